@@ -1,0 +1,1 @@
+"""The shared intermediate representation: graphs of registered ops."""
