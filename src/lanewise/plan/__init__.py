@@ -1,0 +1,1 @@
+"""From a graph to launches with byte places: schedule, arena, proof, report."""
