@@ -1,0 +1,1 @@
+"""Fusion: the numerics pass and the table of named rules."""
