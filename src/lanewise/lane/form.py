@@ -1,0 +1,73 @@
+"""Cut: which specialisation of a model's one step; Form: that step, compiled.
+
+Every form of a lane is authored by the same family text over R rows; a cut only fixes the
+capacity, what comes out, and the sizes of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lanewise.ir.graph import Graph
+from lanewise.lane.spec import KV_BYTES, PAGE
+
+NOT_FINITE: Final = 0xFFFFFFFF  # the next token of a row whose logits hold a NaN or an infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`rows` tokens in flight at most.  outputs: "last" gives logits and the next token of one
+    row (of every sequence), "all" of each row.  `context` positions per sequence; `kv` is the
+    dtype of K and V; `sample=False` leaves the sampler out (logits only)."""
+
+    kind: str
+    rows: int
+    outputs: str = "last"
+    context: int = 4096
+    kv: str = "f16"
+    sequences: int = 1
+    sample: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.sequences < 1 or self.context < 1:
+            raise ValueError(f"rows, sequences and context must be at least 1: {self}")
+        if self.outputs not in ("last", "all") or self.kv not in KV_BYTES:
+            raise ValueError(f"outputs is last or all, kv is f16 or f32: {self}")
+
+    @property
+    def outs(self) -> int:
+        """The capacity of the outputs."""
+        return self.rows if self.outputs == "all" else min(self.rows, self.sequences)
+
+    @property
+    def blocks(self) -> int:
+        """Pages of one sequence."""
+        return -(-self.context // PAGE)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a lane.  `source` is the authored step as text (it parses back to `graph`);
+    `plan` is what the planner made of it (None before it is compiled)."""
+
+    name: str
+    kind: str
+    capacity: int
+    graph: Graph
+    plan: Any = None
+
+    @property
+    def source(self) -> str:
+        return str(self.graph)
+
+    @property
+    def io(self) -> Mapping[str, str]:
+        """Name -> type of everything that the form reads and writes across steps."""
+        roots = {
+            node.name: f"{node.op} {node.types[0]}"
+            for _, node in self.graph.roots("input", "state", "scalar")
+        }
+        outs = {name: f"output {self.graph.type(ref)}" for name, ref in self.graph.outputs}
+        return {**roots, **outs}

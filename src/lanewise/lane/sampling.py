@@ -1,0 +1,103 @@
+"""Sampling options, checked by name, and the stream of draws that a seed gives.
+
+The k-th generated token of a request uses `Stream(seed).draw(k)`: one draw a token, whatever the
+options, so that equal seeds give equal text from any chunking, batch or thread count.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from lanewise.errors import LanewiseError, UsageError, collect
+
+_MASK: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+MIN_TEMPERATURE: Final = 1e-3
+
+
+def _finalize(z: int) -> int:
+    """The output function of splitmix64 (Steele, Lea, Flood: OOPSLA 2014), on 64 bits."""
+    z ^= z >> 30
+    z = z * 0xBF58476D1CE4E5B9 & _MASK
+    z ^= z >> 27
+    z = z * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Reproducible draws: `seed` is any integer, taken modulo 2^64."""
+
+    seed: int
+
+    def draw(self, step: int) -> float:
+        """The draw of a step, in [0, 1): a multiple of 2^-24, exact in f32."""
+        return (_finalize((self.seed + step * _GOLDEN) & _MASK) >> 40) / (1 << 24)
+
+    @staticmethod
+    def derive(root: int, sequence: int) -> Stream:
+        """The stream of one of many sequences under one root seed."""
+        return Stream(_finalize((root + (sequence + 1) * _GOLDEN) & _MASK))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: temperature (0 = the most likely), then top-k (0 = off),
+    top-p (1 = off), min-p (0 = off), then one draw."""
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    seed: int = 0
+
+    @staticmethod
+    def checked(
+        temperature: float, top_k: int, top_p: float, min_p: float, seed: int | None
+    ) -> Sampling:
+        """The options as a record; UsageError "usage.option" names each that is out of range
+        (all are collected).  A seed of None is drawn from the system."""
+        t, p, m = _number(temperature), _number(top_p), _number(min_p)
+        checks = (
+            ("temperature", temperature, t == 0 or MIN_TEMPERATURE <= t < math.inf,
+             "0 (the most likely token) or at least 0.001"),
+            ("top_k", top_k, _is_int(top_k) and 0 <= top_k < 1 << 32, "0 (off) to 2^32 - 1"),
+            ("top_p", top_p, 0 < p <= 1, "above 0, up to 1 (off)"),
+            ("min_p", min_p, 0 <= m <= 1, "0 (off) to 1"),
+            ("seed", seed, seed is None or _is_int(seed), "an integer, or None"),
+        )
+        collect([option_error(name, value, want) for name, value, good, want in checks if not good])
+        if seed is None:
+            seed = int.from_bytes(os.urandom(4), "little")
+        return Sampling(t, int(top_k), p, m, seed)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> float:
+    """A float of an int or a float; NaN of everything else (NaN fails every range)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
+def option_error(name: str, value: object, want: str) -> LanewiseError:
+    """The refusal of one option: its name, its value, its range."""
+    return UsageError(
+        "usage.option", f"{name} is {value!r}", place=name, remedy=f"give {name} {want}"
+    )
+
+
+def check_count(name: str, value: object, low: int, high: int) -> int:
+    """An integer option within [low, high]; UsageError "usage.option" otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise option_error(name, value, f"from {low} to {high}")
+    return value

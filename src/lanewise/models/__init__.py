@@ -1,0 +1,1 @@
+"""Families of models: each reads its checkpoint's facts and authors one step over rows."""
