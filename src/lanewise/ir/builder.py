@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lanewise.errors import GraphError
-from lanewise.ir.graph import Graph, Node, Ref, Type, freeze_attrs
-from lanewise.ir.opdef import apply, opdef
+from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type, freeze_attrs
+from lanewise.ir.opdef import apply, complete_attrs, opdef
 
 
 def call_site() -> str:
@@ -38,11 +38,10 @@ class GraphBuilder:
             raise GraphError("graph.duplicate_name", f"two roots are named {name!r}")
         if not type.shape or any(d <= 0 for d in type.shape):
             raise GraphError("graph.shape", f"{name}: every dimension must be > 0, not {type}")
-        self._names.add(name)
-        self._nodes.append(
-            Node(op, (), freeze_attrs(attrs), (type,), name, site=call_site())
-        )
-        return (len(self._nodes) - 1, 0)
+        if op not in ROOTS:
+            raise GraphError("graph.unknown_op", f"{name}: {op!r} is no root; {', '.join(ROOTS)} are")
+        full = freeze_attrs(complete_attrs(opdef(op), attrs))
+        return self.add(Node(op, (), full, (type,), name, site=call_site()))[0]
 
     def apply(self, op: str, *operands: Ref, **attrs: Any) -> Ref:
         """One application of an op with a single result."""
@@ -58,9 +57,10 @@ class GraphBuilder:
 
     def add(self, node: Node) -> tuple[Ref, ...]:
         """Append a node that is already checked (rewrites use it); equal pure nodes are shared."""
-        pure = node.op == "fused" or not opdef(node.op).writes
+        if node.op in ROOTS:
+            self._names.add(node.name)
         key = (node.op, node.operands, node.attrs, node.name, node.body)
-        index = self._known.get(key) if pure else None
+        index = None if writes(node) else self._known.get(key)
         if index is None:
             self._nodes.append(node)
             index = len(self._nodes) - 1
@@ -98,9 +98,17 @@ def rebuild(
     return b.finish()
 
 
+def writes(node: Node) -> bool:
+    """Does the node write a state?"""
+    if node.body is not None:
+        return any(writes(inner) for inner in node.body.nodes)
+    return opdef(node.op).writes
+
+
 def live_nodes(graph: Graph) -> set[int]:
-    """Nodes that an output needs, and every root."""
-    live = {ref[0] for _, ref in graph.outputs} | {i for i, _ in graph.roots()}
+    """Nodes that an output or a write to a state needs, and every root."""
+    live = {ref[0] for _, ref in graph.outputs}
+    live.update(i for i, node in enumerate(graph.nodes) if node.op in ROOTS or writes(node))
     for i in range(len(graph.nodes) - 1, -1, -1):
         if i in live:
             live.update(r[0] for r in graph.nodes[i].operands)

@@ -19,7 +19,7 @@ from lanewise.ir.graph import Type
 
 # Modules of rows, imported when the first op is looked up (importing lanewise stays fast).
 MODULES: Final = (
-    "elementwise", "shape", "contract", "norm", "attention", "sampling", "state", "roots",
+    "roots", "elementwise", "shape", "contract", "norm", "attention", "sampling", "state",
 )
 
 
@@ -71,6 +71,9 @@ class OpDef:
     writes: bool = False  # operand 0 is a state, result 0 its next version
     ulp: float = 0.0  # a target's f32 result may differ from `ref` by so many ULP ...
     rtol: float = 0.0  # ... or by so much of the sum of absolute terms (reductions)
+    # operands whose leading axis is the results' (row i of them makes row i); elementwise and
+    # shape rows say it by their shapes
+    rows: tuple[str, ...] = ()
 
 
 _OPS: dict[str, OpDef] = {}

@@ -1,0 +1,151 @@
+"""What the rows' shape rules share: refusals that name the op and the operand.
+
+Codes: graph.rank, graph.shape, graph.dtype, graph.attribute.  A rule never guesses: an operand
+that does not fit is refused with what it is, what it had to be and, where there is one, the op
+that makes it fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from lanewise.errors import GraphError
+from lanewise.ir.graph import Type
+
+FLOATS = ("f32", "f16", "bf16")
+INTEGERS = ("u32", "i32")
+SCALARS = FLOATS + INTEGERS
+RECIPES = ("int8x2", "int8")  # quantised activations
+GROUP = 32  # elements of a row that share one activation scale
+
+# format -> elements of a block: a row of a quantised matrix is whole blocks
+BLOCKS: Mapping[str, int] = {
+    "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32, "q8_1": 32,
+    "q2_k": 256, "q3_k": 256, "q4_k": 256, "q5_k": 256, "q6_k": 256, "q8_k": 256,
+    "iq4_nl": 32, "iq4_xs": 256, "tq1_0": 256, "tq2_0": 256, "mxfp4": 32, "nvfp4": 64,
+}  # fmt: skip
+
+
+def fail(reason: str, op: str, operand: str, message: str, remedy: str = "") -> NoReturn:
+    raise GraphError(f"graph.{reason}", f"{op}: {operand} {message}", remedy=remedy)
+
+
+def is_format(dtype: str) -> bool:
+    """Is it the name of a checkpoint's quantised format?"""
+    return dtype in BLOCKS
+
+
+def want_dtype(op: str, operand: str, type: Type, allowed: Sequence[str]) -> None:
+    if type.dtype not in allowed:
+        remedy = "use `cast`" if type.dtype in FLOATS and set(allowed) & set(FLOATS) else ""
+        fail("dtype", op, operand, f"is {type}; its dtype must be {_or(allowed)}", remedy)
+
+
+def want_rank(op: str, operand: str, type: Type, *ranks: int) -> None:
+    if len(type.shape) not in ranks:
+        fail("rank", op, operand, f"is {type}; its rank must be {_or(ranks)}", "use `reshape`")
+
+
+def want_shape(op: str, operand: str, type: Type, shape: Sequence[int]) -> None:
+    if type.shape != tuple(shape):
+        fail("shape", op, operand, f"is {type}; its shape must be [{_list(shape)}]")
+
+
+def want_type(op: str, operand: str, type: Type, dtype: str, shape: Sequence[int]) -> None:
+    want_dtype(op, operand, type, (dtype,))
+    want_rank(op, operand, type, len(shape))
+    want_shape(op, operand, type, shape)
+
+
+def want_matrix(op: str, operand: str, type: Type, k: int, *, formats_only: bool = False) -> int:
+    """A weight [N, K] of a float dtype or a Format; gives N."""
+    if not is_format(type.dtype) and (formats_only or type.dtype not in FLOATS):
+        kinds = "a quantised format" if formats_only else "f32, f16, bf16 or a quantised format"
+        fail("dtype", op, operand, f"is {type}; its dtype must be {kinds}")
+    want_rank(op, operand, type, 2)
+    if type.shape[1] != k:
+        fail("shape", op, operand, f"is {type}; its rows must have {k} elements")
+    want_blocks(op, operand, type)
+    return type.shape[0]
+
+
+def want_blocks(op: str, operand: str, type: Type) -> None:
+    block = BLOCKS.get(type.dtype, 1)
+    if type.shape[-1] % block:
+        fail("shape", op, operand, f"is {type}; rows of {type.dtype} are blocks of {block}")
+
+
+def integer(op: str, attrs: Mapping[str, Any], name: str, low: int, high: int = 2**31) -> int:
+    """An integer attribute in low..high."""
+    value = attrs[name]
+    if not isinstance(value, int) or isinstance(value, bool):
+        fail("attribute", op, name, f"is {value!r}; it must be an integer")
+    if not low <= value <= high:
+        fail("attribute", op, name, f"is {value}; it must be in {low}..{high}")
+    return value
+
+
+def number(
+    op: str, attrs: Mapping[str, Any], name: str, *, above: float | None = None
+) -> float:
+    """A finite number; `above` is a bound that it must exceed."""
+    value = attrs[name]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        fail("attribute", op, name, f"is {value!r}; it must be a number")
+    if not abs(value) < float("inf"):
+        fail("attribute", op, name, f"is {value}; it must be finite")
+    if above is not None and not value > above:
+        fail("attribute", op, name, f"is {value}; it must be > {above}")
+    return float(value)
+
+
+def choice(op: str, attrs: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
+    value = attrs[name]
+    if value not in allowed:
+        fail("attribute", op, name, f"is {value!r}; it must be {_or(allowed)}")
+    return value
+
+
+def integers(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A tuple of integers (a list is as good)."""
+    value = attrs[name]
+    if not isinstance(value, (tuple, list)) or not all(
+        isinstance(v, int) and not isinstance(v, bool) for v in value
+    ):
+        fail("attribute", op, name, f"is {value!r}; it must be a tuple of integers")
+    return tuple(value)
+
+
+def axis(op: str, name: str, value: int, rank: int) -> int:
+    """An axis counted from the front; negative ones count from the end."""
+    if not -rank <= value < rank:
+        fail("attribute", op, name, f"has axis {value}; the operand has rank {rank}")
+    return value % rank
+
+
+def broadcast_shapes(op: str, names: Sequence[str], types: Sequence[Type]) -> tuple[int, ...]:
+    """The NumPy broadcast of the operands' shapes."""
+    rank = max(len(t.shape) for t in types)
+    out = [1] * rank
+    for name, t in zip(names, types, strict=True):
+        for i, d in enumerate(t.shape, rank - len(t.shape)):
+            if out[i] == 1:
+                out[i] = d
+            elif d not in (1, out[i]):
+                fail("shape", op, name, f"is {t}; it does not broadcast to [{_list(out)}]")
+    return tuple(out)
+
+
+def without_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape less its last axis; a scalar is (1,)."""
+    return shape[:-1] or (1,)
+
+
+def _or(names: Sequence[Any]) -> str:
+    *most, last = map(str, names)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _list(shape: Sequence[int]) -> str:
+    return ",".join(map(str, shape))
