@@ -82,6 +82,13 @@ LW_INLINE vi vi_max(vi a, vi b) { return _mm256_max_epi32(a, b); }
 LW_INLINE vf vi_to_f(vi a) { return _mm256_cvtepi32_ps(a); }
 LW_INLINE vi vf_to_i(vf a) { return _mm256_cvtps_epi32(a); }
 LW_INLINE vi vf_to_i_trunc(vf a) { return _mm256_cvttps_epi32(a); }
+// p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one): two exact-enough steps.
+LW_INLINE vf vf_scale2(vf p, vf n) {
+  vi i = vf_to_i(n), half = vi_sar<1>(i), bias = vi_set(127);
+  vf low = vi_as_f(vi_shl<23>(vi_add(half, bias)));
+  vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
+  return vf_mul(vf_mul(p, low), high);
+}
 
 // There is no masked load of 16-bit elements: the partial forms go through eight halves of stack.
 LW_INLINE __m128i lw_halves_n(const uint16_t* p, int64_t n) {

@@ -77,6 +77,8 @@ LW_INLINE vi vf_to_i(vf a) { return _mm512_cvtps_epi32(a); }
 LW_INLINE vi vf_to_i_trunc(vf a) { return _mm512_cvttps_epi32(a); }
 LW_INLINE vi vf_as_i(vf a) { return _mm512_castps_si512(a); }
 LW_INLINE vf vi_as_f(vi a) { return _mm512_castsi512_ps(a); }
+// p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one).
+LW_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
 LW_INLINE vf vf_load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));

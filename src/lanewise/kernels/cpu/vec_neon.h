@@ -85,6 +85,13 @@ LW_INLINE vi vf_to_i(vf a) { return vcvtnq_s32_f32(a); }
 LW_INLINE vi vf_to_i_trunc(vf a) { return vcvtq_s32_f32(a); }
 LW_INLINE vi vf_as_i(vf a) { return vreinterpretq_s32_f32(a); }
 LW_INLINE vf vi_as_f(vi a) { return vreinterpretq_f32_s32(a); }
+// p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one): two exact-enough steps.
+LW_INLINE vf vf_scale2(vf p, vf n) {
+  vi i = vf_to_i(n), half = vi_sar<1>(i), bias = vi_set(127);
+  vf low = vi_as_f(vi_shl<23>(vi_add(half, bias)));
+  vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
+  return vf_mul(vf_mul(p, low), high);
+}
 
 LW_INLINE uint16x4_t lw_halves_n(const uint16_t* p, int64_t n) {
   uint16_t t[4];

@@ -86,10 +86,20 @@ LW_INLINE vi vi_select(vm m, vi a, vi b) { return m ? a : b; }
 LW_INLINE vi vi_min(vi a, vi b) { return a < b ? a : b; }
 LW_INLINE vi vi_max(vi a, vi b) { return a > b ? a : b; }
 LW_INLINE vf vi_to_f(vi a) { return (float)a; }
-LW_INLINE vi vf_to_i(vf a) { return (int32_t)vf_rint(a); }
-LW_INLINE vi vf_to_i_trunc(vf a) { return (int32_t)a; }
+// For |a| < 2^31; anything else gives the least i32 here (and differs between the sets).
+LW_INLINE vi vf_to_i_trunc(vf a) {
+  return a > -0x1p31f && a < 0x1p31f ? (int32_t)a : (-0x7fffffff - 1);
+}
+LW_INLINE vi vf_to_i(vf a) { return vf_to_i_trunc(vf_rint(a)); }
 LW_INLINE vi vf_as_i(vf a) { return (vi)lw_bits_f32(a); }
 LW_INLINE vf vi_as_f(vi a) { return lw_f32_of_bits((uint32_t)a); }
+// p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one): two exact-enough steps.
+LW_INLINE vf vf_scale2(vf p, vf n) {
+  vi i = vf_to_i(n), half = vi_sar<1>(i), bias = vi_set(127);
+  vf low = vi_as_f(vi_shl<23>(vi_add(half, bias)));
+  vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
+  return vf_mul(vf_mul(p, low), high);
+}
 
 LW_INLINE vf vf_load_f16(const uint16_t* p) { return lw_f16_to_f32(*p); }
 LW_INLINE vf vf_load_f16_n(const uint16_t* p, int64_t n) { return n > 0 ? lw_f16_to_f32(*p) : 0.0f; }

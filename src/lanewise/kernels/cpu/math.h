@@ -1,0 +1,196 @@
+// exp, log, tanh and their kin on vf: one polynomial each, the same bits on every instruction set.
+//
+// Laws.
+//  1. Only add, mul, fma, div, sqrt, rint, compares and integer operations: no estimates.
+//  2. Within 2 ULP of the true value over the whole range, subnormal results included (gelu_erf: 3;
+//     measured by tests/kernels/test_math.py, the figures stand in docs/recipes.md).
+//  3. NaN gives NaN.  Limits hold at the infinities: exp(-inf) = 0, tanh(inf) = 1, log(0) = -inf,
+//     silu(-inf) = gelu(-inf) = -0.  An odd function keeps the sign of a zero.
+//
+// The coefficients are our own minimax fits, rounded one after another to f32.
+#ifndef LW_MATH_H
+#define LW_MATH_H
+
+#include "vec.h"
+
+// exp(x + low) as p * 2^n, |low| tiny; x is held within [-170, 170], where all f32 results lie.
+typedef struct {
+  vf p, n;
+} lw_exp_parts;
+
+LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
+  vf top = vf_set(170.0f), bottom = vf_set(-170.0f);
+  x = vf_select(vf_gt(x, top), top, x);
+  x = vf_select(vf_lt(x, bottom), bottom, x);
+  vf n = vf_rint(vf_mul(x, vf_set(0x1.715476p+0f)));  // 1 / ln 2
+  vf r = vf_fma(n, vf_set(-0x1.62e430p-1f), x);       // exact
+  r = vf_fma(n, vf_set(0x1.05c610p-29f), r);          // the rest of ln 2
+  r = vf_add(r, low);
+  vf q = vf_set(0x1.6d75dap-10f);
+  q = vf_fma(q, r, vf_set(0x1.123ad8p-7f));
+  q = vf_fma(q, r, vf_set(0x1.5554c4p-5f));
+  q = vf_fma(q, r, vf_set(0x1.555490p-3f));
+  q = vf_fma(q, r, vf_set(0.5f));
+  lw_exp_parts e;
+  e.p = vf_add(vf_fma(vf_mul(r, r), q, r), vf_set(1.0f));
+  e.n = n;
+  return e;
+}
+
+LW_INLINE vf vf_exp(vf x) {
+  lw_exp_parts e = lw_exp_split(x, vf_set(0.0f));
+  return vf_scale2(e.p, e.n);
+}
+
+LW_INLINE vf vf_log(vf x) {
+  vm tiny = vf_lt(x, vf_set(0x1p-126f));
+  vf y = vf_select(tiny, vf_mul(x, vf_set(0x1p25f)), x);
+  vi b = vf_as_i(y);
+  vi i = vi_sar<23>(vi_sub(b, vi_set(0x3f3504f3)));  // exponent, mantissa from sqrt(1/2) up
+  vf f = vf_sub(vi_as_f(vi_sub(b, vi_shl<23>(i))), vf_set(1.0f));
+  vf e = vf_add(vi_to_f(i), vf_select(tiny, vf_set(-25.0f), vf_set(0.0f)));
+  vf p = vf_set(0x1.148440p-4f);
+  p = vf_fma(p, f, vf_set(-0x1.de2948p-4f));
+  p = vf_fma(p, f, vf_set(0x1.e6cd20p-4f));
+  p = vf_fma(p, f, vf_set(-0x1.fc2434p-4f));
+  p = vf_fma(p, f, vf_set(0x1.233aacp-3f));
+  p = vf_fma(p, f, vf_set(-0x1.555c54p-3f));
+  p = vf_fma(p, f, vf_set(0x1.99a47ep-3f));
+  p = vf_fma(p, f, vf_set(-0x1.000006p-2f));
+  p = vf_fma(p, f, vf_set(0x1.555548p-2f));
+  vf s = vf_mul(f, f);
+  vf t = vf_fma(e, vf_set(-0x1.05c610p-29f), vf_mul(vf_mul(p, s), f));
+  t = vf_fma(s, vf_set(-0.5f), t);
+  vf r = vf_fma(e, vf_set(0x1.62e430p-1f), vf_add(f, t));
+  vf inf = vf_set(__builtin_inff());
+  r = vf_select(vf_eq(x, inf), inf, r);
+  r = vf_select(vf_eq(x, vf_set(0.0f)), vf_neg(inf), r);
+  r = vf_select(vf_lt(x, vf_set(0.0f)), vf_set(__builtin_nanf("")), r);
+  return vf_select(vf_isnan(x), x, r);
+}
+
+// |a| with the sign of b; a is not negative.
+LW_INLINE vf lw_with_sign(vf a, vf b) {
+  return vi_as_f(vi_or(vf_as_i(a), vi_and(vf_as_i(b), vi_set((int32_t)0x80000000u))));
+}
+
+LW_INLINE vf vf_tanh(vf x) {
+  vf a = vf_abs(x), z = vf_mul(a, a);
+  vf p = vf_set(0x1.1ace3ep-9f);
+  p = vf_fma(p, z, vf_set(-0x1.0c895ep-7f));
+  p = vf_fma(p, z, vf_set(0x1.63ad18p-6f));
+  p = vf_fma(p, z, vf_set(-0x1.b9f220p-5f));
+  p = vf_fma(p, z, vf_set(0x1.11107cp-3f));
+  p = vf_fma(p, z, vf_set(-0x1.555554p-2f));
+  vf small = vf_fma(vf_mul(p, z), a, a);
+  vf e = vf_exp(vf_add(a, a));
+  vf large = vf_sub(vf_set(1.0f), vf_div(vf_set(2.0f), vf_add(e, vf_set(1.0f))));
+  return lw_with_sign(vf_select(vf_lt(a, vf_set(0.625f)), small, large), x);
+}
+
+// value / (1 + exp(-u - low)): value >= 0 side as it stands, the other as value * exp(u) / (1 + exp(u)),
+// scaled last, so that subnormal results keep their accuracy.
+LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
+  vm negative = vf_lt(u, vf_set(0.0f));
+  lw_exp_parts e = lw_exp_split(vf_neg(vf_abs(u)), vf_select(negative, low, vf_neg(low)));
+  vf d = vf_add(vf_set(1.0f), vf_scale2(e.p, e.n));
+  vf numerator = vf_select(negative, vf_mul(value, e.p), value);
+  vf n = vf_select(negative, e.n, vf_set(0.0f));
+  return vf_scale2(vf_div(numerator, d), n);
+}
+
+LW_INLINE vf vf_sigmoid(vf x) { return lw_times_sigmoid(vf_set(1.0f), x, vf_set(0.0f)); }
+
+// Below -170 the result is -0 either way; the hold keeps -inf * 0 away.
+LW_INLINE vf vf_silu(vf x) {
+  vf held = vf_select(vf_lt(x, vf_set(-170.0f)), vf_set(-170.0f), x);
+  return lw_times_sigmoid(held, held, vf_set(0.0f));
+}
+
+// x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3); 2u carries a low part, since exp magnifies its
+// rounding by |2u|.
+LW_INLINE vf vf_gelu(vf x) {
+  vf top = vf_set(20.0f), bottom = vf_set(-20.0f);
+  vf a = vf_select(vf_gt(x, top), top, x);
+  a = vf_select(vf_lt(a, bottom), bottom, a);
+  vf c0 = vf_set(0x1.988454p+0f), c1 = vf_set(0x1.2444f2p-4f);  // high parts; the low parts below
+  vf z = vf_mul(a, a), zl = vf_fma(a, a, vf_neg(z));
+  vf t = vf_mul(c1, z), tl = vf_fma(c1, z, vf_neg(t));
+  tl = vf_fma(c1, zl, vf_fma(vf_set(0x1.49b16ap-29f), z, tl));
+  vf s = vf_add(c0, t), back = vf_sub(s, c0);
+  vf sl = vf_add(vf_sub(c0, vf_sub(s, back)), vf_sub(t, back));
+  sl = vf_add(vf_add(sl, tl), vf_set(-0x1.857936p-25f));
+  vf w = vf_mul(a, s), wl = vf_fma(a, sl, vf_fma(a, s, vf_neg(w)));
+  vf held = vf_select(vf_lt(x, bottom), bottom, x);
+  return lw_times_sigmoid(held, w, wl);
+}
+
+// exp(y*y/2) * Phi(-y) for y >= 0.68, Phi the normal distribution: a polynomial in (y-2)/(y+2), times 1/(y+2).
+LW_INLINE vf lw_mills(vf y) {
+  vf t = vf_div(vf_set(1.0f), vf_add(y, vf_set(2.0f)));
+  vf q = vf_fma(t, vf_set(-4.0f), vf_set(1.0f));
+  vf p = vf_set(0x1.37cc5ap-11f);
+  p = vf_fma(p, q, vf_set(0x1.ff4b0cp-11f));
+  p = vf_fma(p, q, vf_set(-0x1.e9a574p-10f));
+  p = vf_fma(p, q, vf_set(-0x1.bc3d60p-8f));
+  p = vf_fma(p, q, vf_set(-0x1.f82bacp-12f));
+  p = vf_fma(p, q, vf_set(0x1.2cd580p-5f));
+  p = vf_fma(p, q, vf_set(0x1.d7d3d2p-6f));
+  p = vf_fma(p, q, vf_set(-0x1.535bb2p-2f));
+  p = vf_fma(p, q, vf_set(0x1.5845dcp-1f));
+  return vf_mul(p, t);
+}
+
+LW_INLINE vf vf_erf(vf x) {
+  vf a = vf_abs(x), z = vf_mul(a, a);
+  vf p = vf_set(0x1.4c344ep-14f);
+  p = vf_fma(p, z, vf_set(-0x1.a50b0ep-11f));
+  p = vf_fma(p, z, vf_set(0x1.542e10p-8f));
+  p = vf_fma(p, z, vf_set(-0x1.b7fe90p-6f));
+  p = vf_fma(p, z, vf_set(0x1.ce2d50p-4f));
+  p = vf_fma(p, z, vf_set(-0x1.812740p-2f));
+  p = vf_fma(p, z, vf_set(0x1.06eba8p-3f));
+  vf small = vf_fma(p, a, a);
+  vf held = vf_select(vf_gt(a, vf_set(5.0f)), vf_set(5.0f), a);
+  vf e = vf_exp(vf_neg(vf_mul(held, held)));
+  vf tail = lw_mills(vf_mul(held, vf_set(0x1.6a09e6p+0f)));
+  vf large = vf_fma(vf_mul(e, vf_set(-2.0f)), tail, vf_set(1.0f));
+  return lw_with_sign(vf_select(vf_lt(a, vf_set(1.0f)), small, large), x);
+}
+
+// x * Phi(x).
+LW_INLINE vf vf_gelu_erf(vf x) {
+  vf top = vf_set(20.0f);
+  vf a = vf_abs(x), y = vf_select(vf_gt(a, top), top, a), z = vf_mul(y, y);
+  vf q = vf_set(0x1.02922ap-13f);
+  q = vf_fma(q, z, vf_set(-0x1.3b38c8p-10f));
+  q = vf_fma(q, z, vf_set(0x1.470026p-7f));
+  q = vf_fma(q, z, vf_set(-0x1.1058e4p-4f));
+  q = vf_fma(q, z, vf_set(0x1.988454p-2f));
+  vf near = vf_mul(x, vf_fma(lw_with_sign(y, x), q, vf_set(0.5f)));
+  vf half = vf_set(-0.5f), zl = vf_fma(y, y, vf_neg(z));
+  lw_exp_parts e = lw_exp_split(vf_mul(z, half), vf_mul(zl, half));
+  vf tail = lw_mills(y);
+  vf right = vf_mul(x, vf_fma(vf_neg(vf_scale2(e.p, e.n)), tail, vf_set(1.0f)));
+  vf left = vf_scale2(vf_mul(vf_neg(vf_mul(y, tail)), e.p), e.n);
+  vf far = vf_select(vf_lt(x, vf_set(0.0f)), left, right);
+  return vf_select(vf_lt(a, vf_set(0.6875f)), near, far);
+}
+
+LW_INLINE vf vf_rsqrt(vf x) { return vf_div(vf_set(1.0f), vf_sqrt(x)); }
+LW_INLINE vf vf_square(vf x) { return vf_mul(x, x); }
+LW_INLINE vf vf_relu(vf x) { return vf_max(x, vf_set(0.0f)); }
+// silu(gate) * value
+LW_INLINE vf vf_swiglu(vf gate, vf value) { return vf_mul(vf_silu(gate), value); }
+
+LW_INLINE float lw_expf(float x) { return vf_first(vf_exp(vf_set(x))); }
+LW_INLINE float lw_logf(float x) { return vf_first(vf_log(vf_set(x))); }
+LW_INLINE float lw_tanhf(float x) { return vf_first(vf_tanh(vf_set(x))); }
+LW_INLINE float lw_sigmoidf(float x) { return vf_first(vf_sigmoid(vf_set(x))); }
+LW_INLINE float lw_siluf(float x) { return vf_first(vf_silu(vf_set(x))); }
+LW_INLINE float lw_geluf(float x) { return vf_first(vf_gelu(vf_set(x))); }
+LW_INLINE float lw_gelu_erff(float x) { return vf_first(vf_gelu_erf(vf_set(x))); }
+LW_INLINE float lw_erff(float x) { return vf_first(vf_erf(vf_set(x))); }
+LW_INLINE float lw_rsqrtf(float x) { return vf_first(vf_rsqrt(vf_set(x))); }
+
+#endif  // LW_MATH_H
