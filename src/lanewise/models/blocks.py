@@ -62,7 +62,8 @@ class Step:
 
     def embed(self) -> Ref:
         """The embeddings of the tokens, f32 [R, width]."""
-        return self.op("gather_rows", self.weight("token_embd.weight"), self.tokens)
+        x = self.op("gather_rows", self.weight("token_embd.weight"), self.tokens)
+        return x if self.b.type(x).dtype == "f32" else self.op("cast", x, dtype="f32")
 
     def norm(self, x: Ref, name: str) -> Ref:
         """Root-mean-square norm over the last axis with the gain `name`.weight."""
