@@ -10,16 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lanewise.ir.graph import Type
+from lanewise.kernels.library import KernelObject
 
-
-@dataclass(frozen=True, slots=True)
-class KernelObject:
-    """One compiled unit of the kernel library: a source file under `kernels/<target>/`, its
-    preprocessor definitions ("LW_FORMAT=q4_1") and the symbols that it exports."""
-
-    source: str
-    defines: tuple[str, ...]
-    symbols: tuple[str, ...]
+__all__ = ["Buffer", "Constant", "FormEntry", "KernelObject", "Program"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,53 @@
+"""Sizes that the planner and the C++ headers must agree on (tested against the headers)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lanewise.ir.graph import ROOTS, Graph, Type
+from lanewise.quant.format import FORMATS
+
+if TYPE_CHECKING:
+    from lanewise.kernels.bodies import Rows
+
+ITEMSIZE: Final = {"f32": 4, "u32": 4, "i32": 4, "f16": 2, "bf16": 2, "f64": 8, "i8": 1, "u8": 1}
+RECIPES: Final = {"int8x2": 64, "int8": 32}  # bytes of codes per group of 32
+PANEL: Final = 16
+
+
+def align(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def act_bytes(recipe: str, k: int) -> int:
+    """Bytes of one quantised activation row (`lw_act_bytes_<recipe>`)."""
+    groups = k // 32
+    return align(groups * (RECIPES[recipe] + 4 + 8), 64)
+
+
+def value_bytes(type: Type) -> int:
+    """Bytes of a value in the arena or in a caller's buffer (not of a packed weight)."""
+    if type.dtype in RECIPES:
+        rows = type.size // type.shape[-1]
+        return rows * act_bytes(type.dtype, type.shape[-1])
+    if type.dtype in FORMATS:
+        fmt = FORMATS[type.dtype]
+        return type.size // fmt.block * fmt.nbytes
+    return type.size * ITEMSIZE[type.dtype]
+
+
+def product_scratch(k: int, granule: int) -> int:
+    """Scratch of one thread in a product (`lw_matmul_scratch`)."""
+    columns = max(granule, 64)
+    return align(columns * (2 * k + k // 16 * 8) + 64 * granule * 8 + 16384, 64)
+
+
+def attention_scratch(d: int, group: int) -> int:
+    """Scratch of one thread in attention (`lw_attention_scratch_<kv>`)."""
+    return align(4 * (64 * d * 2 + 32 * max(group, 8) * (256 + 2 * d)) + 65536, 64)
+
+
+def rows_scratch(body: Graph, rows: Rows) -> int:
+    """Scratch of one thread in a row-wise launch: one row for each value of the body."""
+    inner = sum(1 for n in body.nodes if n.op not in ROOTS)
+    return align(inner * align(rows.width * 4, 64) + 64, 64)
