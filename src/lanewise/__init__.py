@@ -1,0 +1,86 @@
+"""Lanewise compiles a computation over tensors into one native program, once, and runs it.
+
+    import lanewise as lw
+
+    with lw.compile("smollm2") as lane:
+        for piece in lane.chat([{"role": "user", "content": "What is the capital of France?"}]):
+            print(piece, end="", flush=True)
+
+Laws: the public names are the sorted `__all__`, and each is loaded when it is first used, so that
+importing the package costs next to nothing and loads no other package but those it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {  # public name -> the module that has it
+    "BuildError": "errors",
+    "CheckpointError": "errors",
+    "Generation": "lane",
+    "GraphError": "errors",
+    "Lane": "lane",
+    "LanewiseError": "errors",
+    "ModelError": "errors",
+    "ModelInfo": "lane.spec",
+    "PlanError": "errors",
+    "Refused": "errors",
+    "RunError": "errors",
+    "TextError": "errors",
+    "UsageError": "errors",
+    "compile": "lane",
+    "inspect": "lane",
+    "pull": "checkpoint.pull",
+}
+
+__all__ = [
+    "BuildError",
+    "CheckpointError",
+    "Generation",
+    "GraphError",
+    "Lane",
+    "LanewiseError",
+    "ModelError",
+    "ModelInfo",
+    "PlanError",
+    "Refused",
+    "RunError",
+    "TextError",
+    "UsageError",
+    "__version__",
+    "compile",
+    "inspect",
+    "pull",
+]
+
+if TYPE_CHECKING:
+    from lanewise.checkpoint.pull import pull
+    from lanewise.errors import (
+        BuildError,
+        CheckpointError,
+        GraphError,
+        LanewiseError,
+        ModelError,
+        PlanError,
+        Refused,
+        RunError,
+        TextError,
+        UsageError,
+    )
+    from lanewise.lane import Generation, Lane, compile, inspect
+    from lanewise.lane.spec import ModelInfo
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'lanewise' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"lanewise.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

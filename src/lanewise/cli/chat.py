@@ -1,0 +1,168 @@
+"""lanewise chat: a conversation, with line editing, history and commands."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from lanewise.cli import common, options
+from lanewise.cli.guard import describe
+from lanewise.cli.lines import Reader, reader
+from lanewise.cli.progress import Stages, closing_line
+from lanewise.cli.stream import stream
+from lanewise.errors import LanewiseError
+
+if TYPE_CHECKING:
+    from lanewise.lane import Lane
+
+HELP = '''\
+/system [TEXT]      show the system message, or set it (begins anew)
+/clear              forget the conversation
+/set [NAME VALUE]   show the sampling options, or set one
+/exit               leave (also /bye, /quit, Ctrl-D)
+"""                 begins and ends a text of several lines
+Ctrl-C              stops the answer'''
+
+
+@click.command("chat")
+@options.model_argument
+@click.option("--system", help="The system message.")
+@options.sampling_options
+@options.lane_options()
+@options.talk_options
+def command(
+    model: str,
+    system: str | None,
+    sampling: options.Sampling,
+    lane: options.LaneOptions,
+    live: bool | None,
+) -> int:
+    """Talk with MODEL (a .gguf file or a name).
+
+    Lines are edited in place and kept in a history; /help lists the commands.  Lines piped in
+    are answered one after another.
+    """
+    return converse(model, system, sampling, lane, live)
+
+
+def converse(
+    model: str,
+    system: str | None,
+    sampling: options.Sampling,
+    lane: options.LaneOptions,
+    live: bool | None,
+) -> int:
+    """Open the model and talk until the user leaves; returns the exit code."""
+    stages = Stages(live)
+    try:
+        with common.open_lane(model, lane, stages) as opened:
+            stages.close()
+            stages.say("/help lists the commands; Ctrl-D leaves")
+            Chat(opened, system, sampling, stages).loop(reader())
+    finally:
+        stages.close()
+    return 0
+
+
+class Chat:
+    """The conversation so far and the options of the next answer."""
+
+    def __init__(
+        self, lane: Lane, system: str | None, sampling: options.Sampling, stages: Stages
+    ) -> None:
+        self.lane, self.sampling, self.stages = lane, sampling, stages
+        self.system = system
+        self.turns: list[dict[str, str]] = []
+
+    def loop(self, read: Reader) -> None:
+        """Answer what is read until it ends or a command says so."""
+        while True:
+            try:
+                text = read()
+            except KeyboardInterrupt:
+                continue  # drops the line, as in a shell
+            except EOFError:
+                return
+            if not text.strip():
+                continue
+            if text.lstrip().startswith("/") and "\n" not in text.strip():
+                if not self.obey(text.strip()):
+                    return
+            else:
+                self.answer(text)
+
+    def answer(self, text: str) -> None:
+        """Answer one message.  What was written before Ctrl-C stays part of the conversation."""
+        asked = {"role": "user", "content": text}
+        head = [{"role": "system", "content": self.system}] if self.system is not None else []
+        try:
+            generation = self.lane.chat([*head, *self.turns, asked], **asdict(self.sampling))
+            answer, _ = stream(generation, self.stages)
+        except LanewiseError as error:
+            self.stages.close()
+            _say(describe(error))
+            return
+        except KeyboardInterrupt:
+            self.stages.close()
+            return
+        self.turns += [asked, {"role": "assistant", "content": answer}]
+        if generation.finish_reason == "context":
+            _say("the context is full: /clear begins anew; -c gives more room")
+        if generation.ids:
+            told = common.figures(generation)
+            self.stages.say(closing_line(told, common.peak_bytes(), self.stages.cached))
+
+    def obey(self, line: str) -> bool:
+        """Do what a /command says; False to leave."""
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name in ("/exit", "/quit", "/bye"):
+            return False
+        if name in ("/help", "/?"):
+            _say(HELP)
+        elif name == "/clear":
+            self.turns.clear()
+            _say("forgotten")
+        elif name == "/system":
+            self._system(rest)
+        elif name == "/set":
+            self._set(rest.split())
+        else:
+            _say(f"there is no command {name}; /help lists them")
+        return True
+
+    def _system(self, text: str) -> None:
+        if text:
+            self.system = text
+            self.turns.clear()
+        _say(f"system: {self.system}" if self.system is not None else "no system message")
+
+    def _set(self, words: list[str]) -> None:
+        flags = {flag.lstrip("-"): name for name, (flag, _, _) in options.SAMPLING.items()}
+        if not words:
+            for flag, name in flags.items():
+                _say(f"{flag:<6} {_shown(getattr(self.sampling, name))}")
+            return
+        name = flags.get(words[0].lstrip("-"), words[0])
+        if name not in options.SAMPLING or len(words) != 2:
+            _say(f"/set NAME VALUE; names: {', '.join(flags)}; off unsets n and seed")
+            return
+        if words[1] == "off" and name in ("max_tokens", "seed"):
+            setattr(self.sampling, name, None)
+            return
+        try:
+            kind = options.SAMPLING[name][1]
+            setattr(self.sampling, name, kind.convert(words[1], None, None))
+        except click.UsageError as error:
+            _say(f"{words[0]}: {error.format_message()}")
+
+
+def _shown(value: object) -> str:
+    return "off" if value is None else str(value)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,127 @@
+"""The seam between commands and the library: every command opens its lane here, by name at call
+time, so that tests can put another in its place; and what a finished answer tells of itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lanewise.cli.options import LaneOptions
+from lanewise.errors import UsageError
+
+if TYPE_CHECKING:
+    from lanewise.lane import Generation, Lane
+    from lanewise.lane.spec import ModelInfo
+
+Progress = Callable[..., None]
+
+
+def compile_options(options: LaneOptions) -> dict[str, Any]:
+    """What `lanewise.compile` takes: the options given, the environment's or the defaults."""
+    from lanewise import settings
+
+    chosen = {name: settings.resolve(name, value) for name, value in asdict(options).items()}
+    return {**chosen, "context": chosen["context"] or None, "threads": chosen["threads"] or None}
+
+
+def open_lane(model: str, options: LaneOptions, progress: Progress | None) -> Lane:
+    """Compile `model` (a path or a name) and open it."""
+    import lanewise
+
+    return lanewise.compile(model, progress=progress, **compile_options(options))
+
+
+def inspect_model(model: str, offline: bool | None, progress: Progress | None) -> ModelInfo:
+    """What the checkpoint of `model` (a path or a name) holds; a name is pulled if need be."""
+    import lanewise
+    from lanewise.checkpoint import names
+
+    return lanewise.inspect(names.resolve(model, offline=offline, progress=progress))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one answer cost.  Times in seconds; `reused` prompt tokens were in the cache."""
+
+    prompt_tokens: int
+    reused: int
+    prompt_s: float
+    first_token_s: float
+    tokens: int
+    generate_s: float
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens per second, counting only those that were computed."""
+        return rate(self.prompt_tokens - self.reused, self.prompt_s)
+
+    @property
+    def rate(self) -> float:
+        """Generated tokens per second, after the first (which the prompt's last row gives)."""
+        return rate(self.tokens - 1, self.generate_s)
+
+
+def rate(count: int, time: float) -> float:
+    return count / time if count > 0 and time > 0 else 0.0
+
+
+def figures(generation: Generation) -> Figures:
+    """The figures of a generation that has ended."""
+    told = generation.timings
+    return Figures(
+        prompt_tokens=told.prompt_tokens,
+        reused=told.reused,
+        prompt_s=told.prompt_s,
+        first_token_s=told.first_token_s,
+        tokens=len(generation.ids),
+        generate_s=told.generate_s,
+    )
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far (resident), in bytes."""
+    try:
+        # Linux: ru_maxrss would include what the parent held before it started us.
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def read_stdin() -> str:
+    """All of stdin as text, without one last newline."""
+    stream: Any = getattr(sys.stdin, "buffer", None)
+    try:
+        text = stream.read().decode("utf-8") if stream is not None else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "usage.encoding",
+            f"the text is not UTF-8 (byte {error.start})",
+            place="stdin",
+            remedy="convert it first, for example with iconv -t UTF-8",
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_text(path: str) -> str:
+    """A file's text; "-" is stdin.  Raises UsageError usage.encoding, OSError."""
+    if path == "-":
+        return read_stdin()
+    try:
+        return Path(path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            "usage.encoding",
+            f"the text is not UTF-8 (byte {error.start})",
+            place=path,
+            remedy="convert it first, for example with iconv -t UTF-8",
+        ) from None

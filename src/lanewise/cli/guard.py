@@ -1,0 +1,106 @@
+"""The last line of defence: every exception becomes one message on stderr and an exit code.
+
+    usage (click's, or code usage.*)  2      Ctrl-C  130      a closed pipe  1, silently
+    LanewiseError                     1      the system's errors, and bugs   1
+
+A message has the code, the place and the remedy.  LANEWISE_DEBUG=1 adds the traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import click
+
+from lanewise.errors import LanewiseError, Refused
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+_REMEDIES = {
+    errno.ENOSPC: "free disk space, or set LANEWISE_CACHE_DIR to a folder on another disk",
+    errno.EDQUOT: "free disk space, or set LANEWISE_CACHE_DIR to a folder on another disk",
+    errno.EROFS: "set LANEWISE_CACHE_DIR to a folder that can be written",
+    errno.EACCES: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
+    errno.EPERM: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
+    errno.ENOENT: "check the path",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOMEM: "free memory, or give a smaller context (-c)",
+}
+
+
+def leave(run: Callable[[], Any]) -> NoReturn:
+    """Run, and leave the process's Python through SystemExit with the right code."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except BaseException as error:
+        if isinstance(error, (SystemExit, GeneratorExit)):
+            raise
+        raise SystemExit(report(error)) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def report(error: BaseException) -> int:
+    """Print what there is to say about an error, and return its exit code."""
+    if isinstance(error, BrokenPipeError):
+        return _closed_pipe()
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return INTERRUPTED
+    if os.environ.get("LANEWISE_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        _say("".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, click.ClickException):
+        error.show(file=sys.stderr)
+        return error.exit_code
+    _say(describe(error))
+    usage = isinstance(error, LanewiseError) and error.code.split(".")[0] == "usage"
+    return USAGE if usage else FAILED
+
+
+def describe(error: BaseException) -> str:
+    """The message of an error: code, place, what is wrong, and what to do."""
+    if isinstance(error, Refused):
+        return "\n".join(_lines(e.code, e.message, e.place, e.remedy) for e in error.errors)
+    if isinstance(error, LanewiseError):
+        return _lines(error.code, error.message, error.place, error.remedy)
+    if isinstance(error, OSError):
+        place = str(error.filename) if error.filename is not None else ""
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        return _lines("system", error.strerror or str(error), place, remedy)
+    if isinstance(error, MemoryError):
+        return _lines("memory", "out of memory", "", _REMEDIES[errno.ENOMEM])
+    return _lines(
+        "internal",
+        f"{type(error).__name__}: {error}",
+        "",
+        "this is a bug: run again with LANEWISE_DEBUG=1 and report what it prints",
+    )
+
+
+def _lines(code: str, message: str, place: str, remedy: str) -> str:
+    from lanewise.cli.tables import printable
+
+    where = f"{place}: " if place else ""
+    text = f"error[{code}]: {where}{message}"
+    if remedy:
+        text += f"\n  remedy: {remedy}"
+    return printable(text, keep="\n")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # stderr closed too: the exit code is all that is left
+        print(text, file=sys.stderr, flush=True)
+
+
+def _closed_pipe() -> int:
+    """The reader has gone.  Point stdout at nothing, so that Python's last flush is quiet."""
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    return FAILED
