@@ -1,0 +1,223 @@
+"""Compiled files on disk: one file per key, proven before it is used.
+
+Laws: a file is written under a temporary name in the same folder tree and renamed, so that a
+reader sees all of it or nothing, whatever other processes do.  It ends in a trailer: magic, its
+key, and a digest of everything before; a file whose trailer does not prove it (cut short,
+flipped, moved from another key) counts as absent and is made again.  A hit writes nothing, so
+that a read-only cache that holds what is needed serves.  (ELF readers ignore a trailer.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lanewise.errors import BuildError
+
+MAGIC = b"LWCACHE1"
+TRAILER = len(MAGIC) + 32 + 32
+# A folder of a build that was killed is swept after this many seconds.
+_STALE_S = 24 * 3600.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the cache: ``kind`` is its folder ("cpu/lib"), sizes in bytes, ``mtime`` in
+    seconds since the epoch."""
+
+    kind: str
+    name: str
+    path: Path
+    nbytes: int
+    mtime: float
+
+
+def root() -> Path:
+    """The user's cache directory; it may not exist yet, and need not be writable to be read."""
+    from lanewise import settings
+
+    path = settings.get("cache_dir")
+    if path is None:
+        import platformdirs
+
+        path = platformdirs.user_cache_dir("lanewise", appauthor=False)
+    return Path(path)
+
+
+def key(*parts: str | bytes) -> str:
+    """SHA-256, in hexadecimal, over parts and their lengths."""
+    h = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        h.update(len(raw).to_bytes(8, "little"))
+        h.update(raw)
+    return h.hexdigest()
+
+
+def path_of(kind: str, name: str, suffix: str) -> Path:
+    """Where the file of a key lies."""
+    return root() / kind / f"{name}{suffix}"
+
+
+def valid(path: Path, name: str) -> bool:
+    """True if the file is there and its trailer proves it to be the one of key ``name``."""
+    return load(path, name) is not None
+
+
+def load(path: Path, name: str) -> bytes | None:
+    """The proven content (without its trailer), or None."""
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    if len(raw) < TRAILER or raw[-TRAILER:] != _trailer(memoryview(raw)[:-TRAILER], name):
+        return None
+    return raw[:-TRAILER]
+
+
+def _trailer(body: bytes | memoryview, name: str) -> bytes:
+    named = hashlib.sha256(name.encode()).digest()
+    h = hashlib.sha256(named)
+    h.update(body)
+    return MAGIC + named + h.digest()
+
+
+def publish(made: Path, path: Path, name: str) -> Path:
+    """Give a finished temporary file its trailer and its place; returns the place.
+
+    Raises BuildError ``build.disk_full`` or ``build.cache``.
+    """
+    with writing(path.parent):
+        with made.open("rb") as f:
+            trailer = _trailer(f.read(), name)
+        _append(made, trailer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made, path)
+    return path
+
+
+def store(path: Path, name: str, body: bytes) -> Path:
+    """Write content under a key; raises as `publish` does."""
+    with workspace() as work:
+        made = work / "file"
+        with writing(work):
+            made.write_bytes(body)
+        return publish(made, path, name)
+
+
+def _append(path: Path, raw: bytes) -> None:
+    with path.open("ab") as f:
+        f.write(raw)
+
+
+@contextlib.contextmanager
+def workspace() -> Iterator[Path]:
+    """A private folder inside the cache, gone at the end; raises as `publish` does."""
+    parent = root() / "tmp"
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
+        work = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what killed processes left; whoever is at work has a younger folder."""
+    for left in parent.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn what the file system refuses into our errors."""
+    try:
+        yield
+    except OSError as e:
+        raise refusal(e, place) from e
+
+
+def refusal(e: OSError, place: Path) -> BuildError:
+    """BuildError ``build.disk_full`` or ``build.cache`` for a failed write at a place."""
+    where = str(e.filename or place)
+    if e.errno in _FULL:
+        return BuildError(
+            "build.disk_full", "no space is left for the cache", place=where,
+            remedy="free space (lanewise cache clear), or set LANEWISE_CACHE_DIR to another disk",
+        )  # fmt: skip
+    return BuildError(
+        "build.cache", f"the cache cannot be written: {e.strerror or e}", place=where,
+        remedy="make the folder writable, or set LANEWISE_CACHE_DIR to one that is",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def turn(wait_s: float = 60.0) -> Iterator[None]:
+    """One build at a time over all processes, so that none repeats another's work.
+
+    Only a courtesy: without it the same file is made twice and renamed twice.  So a lock that
+    cannot be had (a stopped process, a file system without locks) is not waited for long.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(root() / "build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        end = time.monotonic() + wait_s
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if e.errno not in (errno.EAGAIN, errno.EACCES):
+                    break
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)  # drops the lock
+
+
+def entries() -> list[Entry]:
+    """Every file of the cache, sorted by kind and name."""
+    top = root()
+    found = []
+    for folder, _, names in os.walk(top):
+        for name in names:
+            path = Path(folder, name)
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                kind = str(path.parent.relative_to(top))
+                found.append(Entry(kind, name, path, stat.st_size, stat.st_mtime))
+    return sorted(found, key=lambda e: (e.kind, e.name))
+
+
+def clear(kinds: tuple[str, ...] = ("cpu", "tmp")) -> int:
+    """Remove the named kinds (folders under the cache directory); returns the bytes freed.
+
+    Programs that run keep what they have mapped.  Raises BuildError ``build.cache``.
+    """
+    freed = 0
+    for kind in kinds:
+        folder = root() / kind
+        if not folder.is_dir() or folder.is_symlink() or folder.resolve() == root().resolve():
+            continue
+        freed += sum(e.nbytes for e in entries() if e.path.is_relative_to(folder))
+        with writing(folder):
+            shutil.rmtree(folder)
+    return freed
