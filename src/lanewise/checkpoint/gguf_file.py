@@ -1,0 +1,325 @@
+"""One GGUF file, version 2 or 3, little endian: a memory-mapped parser of hostile bytes.
+
+Laws:
+- a count or a length is compared with the bytes that are left before anything is done with it, so
+  time and memory are bounded by small limits (`LIMITS`) and by the file itself;
+- values, arrays above all, are recorded by place and decoded when asked for;
+- every refusal is a CheckpointError: missing, unreadable, magic, version, endian, truncated, count,
+  type, nested, duplicate, utf8, shape, format, alignment, overlap, empty, split, closed, tensor,
+  key (each with the prefix ``checkpoint.``);
+- names from the file are shown quoted (they may hold control characters).
+
+Layout (gguf.md of ggml): magic, u32 version, u64 tensors, u64 pairs; pairs of (string key, u32
+type, value); per tensor (string name, u32 axes, u64 lengths with the contiguous one first, u32
+type, u64 offset); padding; data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.checkpoint import strings
+from lanewise.checkpoint.source import Entry, TensorInfo
+from lanewise.errors import CheckpointError
+from lanewise.quant.format import REMOVED, by_gguf_id
+
+# Beyond what any real file holds; within, a hostile one costs under a second.
+LIMITS = {
+    "pairs": 1 << 16,
+    "tensors": 1 << 16,
+    "key": 1 << 16,
+    "name": 1 << 10,
+    "strings": 1 << 21,
+    "text": 1 << 26,
+}
+_SCALARS = {0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool",
+            10: "u64", 11: "i64", 12: "f64"}  # fmt: skip
+_CODES = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i", "f32": "<f",
+          "bool": "<B", "u64": "<Q", "i64": "<q", "f64": "<d"}  # fmt: skip
+_STRUCTS = {kind: struct.Struct(code) for kind, code in _CODES.items()}
+_STRING, _ARRAY = 8, 9
+_AGAIN = "the file is damaged: fetch or convert it again"
+
+
+class GgufFile:
+    """One mapped file, parsed: ``entries``, ``tensors`` (offsets absolute), ``data_at`` (the start
+    of the data), ``size``, ``changed`` (time of last change, ns), ``bytes`` (all of it, mapped)."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.number = number
+        self.entries: dict[str, Entry] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self._map, self.size, self.changed = _mapped(path)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._view = memoryview(self._map)
+        self._at = 0
+        self._strings = 0
+        self.closed = False
+        try:
+            self._header()
+        except BaseException:
+            self.close()
+            raise
+
+    def refuse(self, code: str, what: str, remedy: str = _AGAIN) -> CheckpointError:
+        return CheckpointError(f"checkpoint.{code}", what, place=str(self.path), remedy=remedy)
+
+    # --- primitives: each checks what is left before it moves on ---
+
+    def _take(self, nbytes: int, what: str) -> int:
+        at = self._at
+        if nbytes > self.size - at:
+            raise self.refuse(
+                "truncated", f"the file ends at byte {self.size}, inside {what} at byte {at}",
+                "the file is cut short: fetch it again",
+            )  # fmt: skip
+        self._at = at + nbytes
+        return at
+
+    def _number(self, kind: str, what: str) -> Any:
+        reader = _STRUCTS[kind]
+        return reader.unpack_from(self._view, self._take(reader.size, what))[0]
+
+    def _string(self, limit: int, what: str) -> str:
+        length = self._number("u64", what)
+        if length > limit:
+            raise self.refuse("count", f"{what} is {length} bytes long, over {limit}")
+        return self._text(self._take(length, what), length, what)
+
+    def check_open(self) -> None:
+        """Raises ``checkpoint.closed``."""
+        if self.closed:
+            raise self.refuse("closed", "the checkpoint was closed", "keep it open while in use")
+
+    def _text(self, at: int, length: int, what: str) -> str:
+        self.check_open()
+        try:
+            return self.bytes[at : at + length].tobytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
+
+    def _count(self, what: str, least: int) -> int:
+        """A count of things that take at least ``least`` bytes each."""
+        count = self._number("u64", f"the count of {what}")
+        if count > LIMITS[what] or count * least > self.size - self._at:
+            raise self.refuse(
+                "count", f"{count} {what} do not fit: {self.size - self._at} bytes are left, and "
+                f"no file has over {LIMITS[what]}",
+            )  # fmt: skip
+        return count
+
+    # --- the parts, in file order ---
+
+    def _header(self) -> None:
+        magic = self._view[: min(4, self.size)].tobytes()
+        if magic != b"GGUF":
+            if self.size < 4 and b"GGUF".startswith(magic):
+                self._take(4, "the magic")
+            raise self.refuse("magic", f"not a GGUF file: it begins with {magic!r}", "pass a .gguf")
+        self._at = 4
+        version = self._number("u32", "the version")
+        if version not in (2, 3):
+            if version and version & 0xFFFF == 0:
+                raise self.refuse("endian", "a big-endian GGUF file", "convert it little-endian")
+            raise self.refuse(
+                "version", f"GGUF version {version}; versions 2 and 3 are read",
+                "convert the model again with a current converter",
+            )  # fmt: skip
+        tensors = self._count("tensors", 8 + 4 + 8 + 4 + 8)
+        pairs = self._count("pairs", 8 + 4 + 1)
+        for _ in range(pairs):
+            self._pair()
+        alignment = self._alignment()
+        table = [self._tensor() for _ in range(tensors)]
+        self.data_at = -(-self._at // alignment) * alignment
+        self._place(table, alignment)
+
+    def _pair(self) -> None:
+        key = self._string(LIMITS["key"], "a metadata key")
+        if key in self.entries:
+            raise self.refuse("duplicate", f"metadata key {key!r} twice")
+        self.entries[key] = self._value(self._number("u32", f"the type of {key!r}"), key)
+
+    def _value(self, kind: int, key: str) -> Entry:
+        what = f"the value of {key!r}"
+        if kind == _STRING:
+            length = self._number("u64", what)
+            if length > LIMITS["text"]:
+                raise self.refuse("count", f"{what} is {length} bytes long")
+            at = self._take(length, what)
+            return Entry("string", None, lambda: self._text(at, length, what))
+        if kind == _ARRAY:
+            return self._array(key, what)
+        name = _SCALARS.get(kind)
+        if name is None:
+            raise self.refuse("type", f"{what} has type {kind}, which does not exist")
+        value = self._number(name, what)
+        if name == "bool":
+            if value > 1:
+                raise self.refuse("type", f"{what} is a bool of {value}")
+            value = bool(value)
+        return Entry(name, None, lambda: value)
+
+    def _array(self, key: str, what: str) -> Entry:
+        kind = self._number("u32", what)
+        count = self._number("u64", what)
+        if kind == _ARRAY:
+            raise self.refuse("nested", f"{what} is an array of arrays, which no model uses")
+        if kind == _STRING:
+            return self._string_array(count, what)
+        name = _SCALARS.get(kind)
+        if name is None:
+            raise self.refuse("type", f"{what} is an array of type {kind}, which does not exist")
+        width = _STRUCTS[name].size
+        if count * width > self.size - self._at:
+            raise self.refuse("count", f"{what} has {count} elements, more than the file holds")
+        at = self._take(count * width, what)
+        return Entry(name, count, lambda: self._numbers(at, count, name, what))
+
+    def _numbers(self, at: int, count: int, kind: str, what: str) -> NDArray[Any]:
+        self.check_open()
+        found = np.frombuffer(self._map, _CODES[kind], count, at)
+        if kind != "bool":
+            return found.copy()
+        if found.max(initial=0) > 1:
+            raise self.refuse("type", f"{what} has a bool of {found.max()}")
+        return found.astype(np.bool_)
+
+    def _string_array(self, count: int, what: str) -> Entry:
+        if count * 8 > self.size - self._at:
+            raise self.refuse("count", f"{what} has {count} strings, more than the file holds")
+        self._strings += count
+        if self._strings > LIMITS["strings"]:
+            raise self.refuse("count", f"over {LIMITS['strings']} strings, with {what}")
+        try:
+            positions = strings.starts(self.bytes, self._at, count)
+        except strings.Cut as cut:
+            raise self.refuse(
+                "truncated", f"string {cut.index} of {what} runs past the end of the file"
+            ) from None
+        self._at = int(positions[-1])
+        return Entry("string", count, lambda: self._texts(positions, what))
+
+    def _texts(self, positions: NDArray[np.int64], what: str) -> list[str]:
+        self.check_open()
+        try:
+            return strings.decode(self.bytes, positions)
+        except UnicodeDecodeError as error:
+            raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
+
+    def _alignment(self) -> int:
+        key = "general.alignment"
+        entry = self.entries.get(key)
+        if entry is None:
+            return 32
+        if entry.kind != "u32" or entry.length is not None:
+            raise self.refuse("type", f"metadata key {key!r} is {entry}, not u32")
+        alignment = entry.load()
+        if alignment == 0 or alignment & (alignment - 1):
+            raise self.refuse("alignment", f"an alignment of {alignment} is not a power of two")
+        return alignment
+
+    def _tensor(self) -> TensorInfo:
+        """A row of the table, its offset still relative to the data."""
+        name = self._string(LIMITS["name"], "a tensor name")
+        what = f"tensor {name!r}"
+        axes = self._number("u32", what)
+        if not 1 <= axes <= 4:
+            raise self.refuse("shape", f"{what} has {axes} axes; 1 to 4 are possible")
+        shape = tuple(self._number("u64", what) for _ in range(axes))[::-1]
+        number = self._number("u32", what)
+        offset = self._number("u64", what)
+        if min(shape) == 0:
+            raise self.refuse("shape", f"{what} has shape {shape}: an axis without elements")
+        fmt = by_gguf_id(number)
+        if fmt is None and number in REMOVED:
+            raise self.refuse(
+                "format", f"{what} is stored as {REMOVED[number]}, which GGUF has removed",
+                "convert the model again with a current converter",
+            )  # fmt: skip
+        if fmt is None:
+            raise self.refuse(
+                "type", f"{what} has type {number}, which is not known",
+                "the file is damaged, or newer than this release",
+            )  # fmt: skip
+        if shape[-1] % fmt.block:
+            raise self.refuse(
+                "shape",
+                f"{what}: rows of {shape[-1]} are not whole {fmt.name} blocks of {fmt.block}",
+            )
+        elements = 1
+        for length in shape:
+            elements *= length
+        nbytes = elements // fmt.block * fmt.nbytes
+        return TensorInfo(name, fmt.name, shape, offset, nbytes, self.number)
+
+    def _place(self, table: list[TensorInfo], alignment: int) -> None:
+        """Make offsets absolute; each tensor aligned, inside the file, and apart from the rest."""
+        for info in table:
+            what = f"tensor {info.name!r}"
+            if info.name in self.tensors:
+                raise self.refuse("duplicate", f"{what} twice")
+            if info.offset % alignment:
+                raise self.refuse(
+                    "alignment", f"{what} begins at {info.offset}, not a multiple of {alignment}"
+                )
+            at = self.data_at + info.offset
+            if at + info.nbytes > self.size:
+                raise self.refuse(
+                    "truncated", f"{what} ends at byte {at + info.nbytes}, the file at {self.size}",
+                    "the file is cut short: fetch it again",
+                )  # fmt: skip
+            self.tensors[info.name] = TensorInfo(
+                info.name, info.format, info.shape, at, info.nbytes, info.file
+            )
+        end, before = 0, ""
+        for info in sorted(self.tensors.values(), key=lambda info: info.offset):
+            if info.offset < end:
+                raise self.refuse("overlap", f"tensors {before!r} and {info.name!r} overlap")
+            end, before = info.offset + info.nbytes, info.name
+
+    def close(self) -> None:
+        """Unmap, or leave that to the last array that was given out."""
+        self.closed = True
+        self._view.release()
+        self.bytes = np.empty(0, np.uint8)
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+
+def _mapped(path: Path) -> tuple[mmap.mmap, int, int]:
+    """The file's map, size, and time of last change in ns."""
+
+    def refuse(code: str, what: str, remedy: str) -> CheckpointError:
+        return CheckpointError(f"checkpoint.{code}", what, place=str(path), remedy=remedy)
+
+    try:
+        # Not blocking: a named pipe without a writer would hang.
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise refuse("missing", "no such file", "check the path") from None
+    except (OSError, ValueError) as error:
+        raise refuse("unreadable", f"cannot be opened: {error}", "check its permissions") from None
+    try:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            raise refuse("unreadable", "not a regular file", "pass a .gguf file")
+        if state.st_size == 0:
+            raise refuse("truncated", "the file is empty", "fetch it again")
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), state.st_size, state.st_mtime_ns
+    except OSError as error:
+        raise refuse(
+            "unreadable", f"cannot be mapped: {error}", "copy it to a local disk"
+        ) from None
+    finally:
+        os.close(fd)
