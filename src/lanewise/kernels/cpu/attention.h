@@ -1,0 +1,83 @@
+// Attention over the paged KV pool of one layer: the ABI (attention.cpp implements it, once for each
+// cache dtype).
+//
+// Recipe, the same for every row count, tile, thread count, split and instruction set:
+//   score_j = scale * (fma chain over the head's width of q_d * k_jd, from 0); softcap c > 0: then
+//             c * tanh(score / c).
+//   Positions go in pieces of 256, counted from absolute 0.  In a piece, over the row's visible
+//   positions only: m = max score; p_j = exp(score_j - m); sum = Sums of p over the piece's 256 slots
+//   (masked slots are +0); o_c = fma chain over the visible positions, ascending, of p_j * v_jc, from 0.
+//   Pieces with a visible position are merged ascending, the first as it stands:
+//   M = max(ma, mb), ea = exp(ma - M), eb = exp(mb - M), sum = fma(sb, eb, sa * ea), o likewise.
+//   out = o / sum + 0.
+// A masked position is never read into a result, so that a stale NaN in a page cannot leak.
+//
+// Row r sees positions p - window + 1 (0 if window is 0) to p = positions[r].  It is absent, and its
+// output 0, when slots[r] >= slot_count, p >= table_width * 64, or the page id of a block that it sees
+// is >= pages.
+#ifndef LW_ATTENTION_H
+#define LW_ATTENTION_H
+
+#include <stdint.h>
+
+#include "cache.h"
+#include "threads.h"
+
+constexpr int64_t LW_ATTENTION_PIECE = 256;  // positions
+constexpr int64_t LW_ATTENTION_TILE = 16;    // rows of one item of the whole form
+
+// Finished outputs of heads h0 .. h0 + nheads - 1 of a row, contiguous, nheads * d floats.
+typedef void (*lw_row_epilogue)(void* env, const float* head, int64_t row, int64_t h0,
+                                int32_t nheads);
+
+typedef struct {
+  const float* q;  // row r, head h at q + r * qstride + h * d
+  int64_t qstride;
+  const void* k;   // [pages][kv_heads][d][64]
+  const void* v;   // [pages][kv_heads][64][d]
+  const uint32_t* table;  // page id of (slot, block): table[slot * table_width + block]
+  int64_t table_width;
+  const uint32_t* slots;      // per row
+  const uint32_t* positions;  // per row
+  int64_t rows, heads, kv_heads, d;  // heads % kv_heads == 0; d a multiple of 8, at most 256
+  float scale, softcap;  // softcap 0: none
+  int64_t window;        // 0: none
+  float* out;            // [rows][ostride]; NULL when there is an epilogue
+  int64_t ostride;
+  float* partial;  // split form: [rows][heads][pieces][d + 2]: max, sum, d outputs
+  int64_t pieces;  // split form: >= lw_attention_pieces(...)
+  lw_row_epilogue epilogue;
+  void* env;
+  void* scratch;        // per thread, 64-aligned, lw_attention_scratch_<kv>(d, heads / kv_heads) bytes
+  int64_t pages;        // pages of the pool
+  int64_t slot_count;   // rows of the table
+} LwAttention;
+
+// The least `pieces` for these rows; a run-time number, so that the split follows the live lengths.
+LW_INLINE int64_t lw_attention_pieces(const uint32_t* positions, int64_t rows,
+                                      int64_t table_width) {
+  int64_t most = 0;
+  for (int64_t r = 0; r < rows; ++r)
+    if ((int64_t)positions[r] < table_width * LW_PAGE && positions[r] > most) most = positions[r];
+  return most / LW_ATTENTION_PIECE + 1;
+}
+
+LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64_t pieces,
+                                              int64_t d) {
+  return rows * heads * pieces * (d + 2);
+}
+
+// kv: f16 or f32.
+//   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
+//   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`; after a barrier
+//          merge: items = rows.
+#define LW_ATTENTION_DECLARE(kv)                                                              \
+  LW_EXPORT int64_t lw_attention_items_##kv(int64_t rows, int64_t kv_heads);                  \
+  LW_EXPORT int64_t lw_attention_scratch_##kv(int64_t d, int64_t group);                      \
+  LW_EXPORT void lw_attention_##kv(const LwAttention* a, int64_t item0, int64_t item1);       \
+  LW_EXPORT void lw_attention_piece_##kv(const LwAttention* a, int64_t item0, int64_t item1); \
+  LW_EXPORT void lw_attention_merge_##kv(const LwAttention* a, int64_t item0, int64_t item1);
+LW_ATTENTION_DECLARE(f16)
+LW_ATTENTION_DECLARE(f32)
+
+#endif  // LW_ATTENTION_H
