@@ -39,7 +39,9 @@ class GraphBuilder:
         if not type.shape or any(d <= 0 for d in type.shape):
             raise GraphError("graph.shape", f"{name}: every dimension must be > 0, not {type}")
         if op not in ROOTS:
-            raise GraphError("graph.unknown_op", f"{name}: {op!r} is no root; {', '.join(ROOTS)} are")
+            raise GraphError(
+                "graph.unknown_op", f"{name}: {op!r} is no root; {', '.join(ROOTS)} are"
+            )
         full = freeze_attrs(complete_attrs(opdef(op), attrs))
         return self.add(Node(op, (), full, (type,), name, site=call_site()))[0]
 
@@ -100,9 +102,7 @@ def rebuild(
 
 def writes(node: Node) -> bool:
     """Does the node write a state?"""
-    if node.body is not None:
-        return any(writes(inner) for inner in node.body.nodes)
-    return opdef(node.op).writes
+    return bool(node.body.writes) if node.body is not None else opdef(node.op).writes
 
 
 def live_nodes(graph: Graph) -> set[int]:

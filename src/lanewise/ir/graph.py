@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lanewise.ir.states import StateValue, Write
 
 Ref = tuple[int, int]
 AttrValue = int | float | str | bool | tuple[int, ...]
@@ -102,6 +105,27 @@ class Graph:
     @cached_property
     def output_refs(self) -> frozenset[Ref]:
         return frozenset(ref for _, ref in self.outputs)
+
+    @cached_property
+    def live(self) -> Mapping[Ref, str]:
+        """Ref -> name of the scalar that counts the live rows of its leading axis, "" = all."""
+        from lanewise.ir.live import live_names
+
+        return live_names(self)
+
+    @cached_property
+    def states(self) -> Mapping[Ref, StateValue]:
+        """Every value of a state: its root, window and version."""
+        from lanewise.ir.states import state_values
+
+        return state_values(self)
+
+    @cached_property
+    def writes(self) -> tuple[Write, ...]:
+        """Of a body: what its nodes write, by operand of the fused node."""
+        from lanewise.ir.states import body_writes
+
+        return body_writes(self)
 
     @cached_property
     def identity(self) -> str:

@@ -16,7 +16,14 @@ from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
 from lanewise.ir.ops.norm import softmax64
 from lanewise.ir.ops.rules import (
-    choice, fail, integer, number, want_dtype, want_rank, want_shape, want_type,
+    choice,
+    fail,
+    integer,
+    number,
+    want_dtype,
+    want_rank,
+    want_shape,
+    want_type,
 )  # fmt: skip
 from lanewise.ir.values import random, rounded, wide
 

@@ -14,8 +14,19 @@ import numpy as np
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
 from lanewise.ir.ops.rules import (
-    FLOATS, GROUP, RECIPES, SCALARS, choice, fail, is_format, want_blocks, want_dtype,
-    want_matrix, want_rank, want_type, without_last,
+    FLOATS,
+    GROUP,
+    RECIPES,
+    SCALARS,
+    choice,
+    fail,
+    is_format,
+    want_blocks,
+    want_dtype,
+    want_matrix,
+    want_rank,
+    want_type,
+    without_last,
 )  # fmt: skip
 from lanewise.ir.values import DTYPES, decoded, dequantised, random, rounded, wide
 

@@ -1,0 +1,130 @@
+"""Values of states: which bytes of which root, at which version.
+
+A window is the path of `layer` indices from the root; two windows overlap iff one path begins
+with the other.  A root's writes are numbered 1, 2, ... in the order of the graph; a value has the
+number of the write that made it (0: as it came in) and is stale once a later write overlaps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from lanewise.ir.graph import Graph, Node, Ref
+from lanewise.ir.opdef import opdef
+
+Window = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateValue:
+    """A value of a state: index of its root, window, number of the write that made it."""
+
+    root: int
+    window: Window
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a node writes: the operand's position, the window within it, and which result, if
+    any, is the next version."""
+
+    operand: int
+    window: Window
+    result: int | None
+
+
+def overlap(a: Window, b: Window) -> bool:
+    n = min(len(a), len(b))
+    return a[:n] == b[:n]
+
+
+def node_writes(node: Node) -> tuple[Write, ...]:
+    """Every write of a node, in order (a fused node may have several)."""
+    if node.body is not None:
+        return node.body.writes
+    return (Write(0, (), 0),) if opdef(node.op).writes else ()
+
+
+def body_writes(body: Graph) -> tuple[Write, ...]:
+    """The writes of a fused node's body, by operand of the fused node."""
+    results = {ref: k for k, (_, ref) in enumerate(body.outputs)}
+    found: list[Write] = []
+    for i, node in enumerate(body.nodes):
+        for w in node_writes(node):
+            value = body.states.get(node.operands[w.operand])
+            at = None if w.result is None else results.get((i, w.result))
+            if value is not None:
+                window = value.window + w.window
+                found.append(Write(int(body.nodes[value.root].name), window, at))
+    return tuple(found)
+
+
+def body_value(body: Graph, output: int) -> tuple[int, Window] | None:
+    """(operand, window) of a body's output that is a value of a state."""
+    value = body.states.get(body.outputs[output][1])
+    return None if value is None else (int(body.nodes[value.root].name), value.window)
+
+
+def state_values(graph: Graph) -> Mapping[Ref, StateValue]:
+    """Every value of a state in the graph.  A body's roots count as roots."""
+    values: dict[Ref, StateValue] = {}
+    count: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op == "state":
+            values[(i, 0)] = StateValue(i, (), 0)
+        elif node.op == "layer":
+            parent = values.get(node.operands[0])
+            if parent is not None:
+                window = (*parent.window, node.attr("index"))
+                values[(i, 0)] = StateValue(parent.root, window, parent.version)
+        elif node.body is not None or opdef(node.op).writes:
+            values.update(_made(i, node, values, count))
+    return MappingProxyType(values)
+
+
+def _made(
+    index: int, node: Node, values: Mapping[Ref, StateValue], count: dict[int, int]
+) -> Iterator[tuple[Ref, StateValue]]:
+    """The state values among a node's results; counts its writes."""
+    for k in range(len(node.types)) if node.body is not None else ():
+        inner = body_value(node.body, k) if node.body is not None else None
+        parent = None if inner is None else values.get(node.operands[inner[0]])
+        if inner is not None and parent is not None:
+            yield (index, k), StateValue(parent.root, parent.window + inner[1], parent.version)
+    for w in node_writes(node):
+        parent = values.get(node.operands[w.operand])
+        if parent is None:  # a write to what is no state: the verifier refuses it
+            continue
+        count[parent.root] = version = count.get(parent.root, 0) + 1
+        if w.result is not None:
+            yield (index, w.result), StateValue(parent.root, parent.window + w.window, version)
+
+
+def before_writes(graph: Graph) -> Iterator[tuple[int, int]]:
+    """Pairs (reader, writer): a node that touches bytes of a state, and a later node that
+    overwrites them.  No rewrite may bring the second before the first."""
+    touched: dict[int, dict[Window, list[int]]] = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op == "layer":
+            continue  # a window reads nothing; who reads it counts
+        mine = [graph.states[r] for r in dict.fromkeys(node.operands) if r in graph.states]
+        for w in node_writes(node):
+            value = graph.states.get(node.operands[w.operand])
+            if value is not None:
+                window = value.window + w.window
+                for reader in _touching(touched.get(value.root, {}), window):
+                    yield reader, i
+        for value in mine:
+            touched.setdefault(value.root, {}).setdefault(value.window, []).append(i)
+
+
+def _touching(touched: Mapping[Window, list[int]], window: Window) -> Iterator[int]:
+    for n in range(len(window) + 1):
+        yield from touched.get(window[:n], ())
+    if any(len(other) > len(window) for other in touched):
+        for other, readers in touched.items():
+            if len(other) > len(window) and overlap(other, window):
+                yield from readers
