@@ -14,6 +14,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.checkpoint.source import TensorInfo
+
 PAGE = 64  # positions of one page of the KV pool: the attention block of every recipe
 KV_BYTES = {"f16": 2, "f32": 4}
 
@@ -79,16 +81,6 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """One tensor of a checkpoint; `shape` is logical (rows first), `nbytes` as stored."""
-
-    name: str
-    format: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class ModelInfo:
     """What `inspect` shows.  `spec` is None, and `problem` says why, if we do not run the model;
     `unused` names tensors that no step of the family reads."""
@@ -104,7 +96,7 @@ class ModelInfo:
     @property
     def parameters(self) -> int:
         """The number of weights in all tensors."""
-        return sum(int(np.prod(t.shape, dtype=object)) for t in self.tensors)
+        return sum(t.elements for t in self.tensors)
 
     @property
     def nbytes(self) -> int:

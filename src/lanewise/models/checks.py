@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import numpy as np
+
+from lanewise.checkpoint.source import Checkpoint
 from lanewise.errors import LanewiseError, ModelError, collect
 from lanewise.lane.spec import ModelSpec
 
@@ -18,25 +21,6 @@ MATRIX_FORMATS: Final = (
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k",
 )
 _SHOWN: Final = 8  # errors of one kind that are spelled out; the rest are counted
-
-
-class Tensor(Protocol):
-    """A stored tensor: dtype or Format name, logical shape (rows first)."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-class Checkpoint(Protocol):
-    """What a family reads: metadata, tensors by name, and the numbers of a small f32 vector."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-    def floats(self, name: str) -> tuple[float, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +74,26 @@ class Hyper:
             return low
         return float(value)
 
+    def word(self, key: str, default: str) -> str:
+        """A string."""
+        value = self.get(key, default)
+        if not isinstance(value, str):
+            self.refuse(key, f"it is {_short(value)}, not a string")
+            return default
+        return value
+
     def absent(self, key: str, what: str) -> None:
         """Refuse a feature that this family does not run, if the checkpoint asks for it."""
         value = self.get(key)
-        if value not in (None, 0, False, "", "none"):
+        if not isinstance(value, int | float | str | None) or value not in (None, 0, "", "none"):
             self.refuse(key, f"it is {_short(value)}: {what} is not run by this family")
 
 
 def _short(value: object) -> str:
-    text = f"a list of {len(value)}" if isinstance(value, Sequence) and not isinstance(
-        value, str
-    ) else repr(value)
+    """A value for people: lists and arrays by their length, text cut."""
+    if isinstance(value, list | np.ndarray):
+        return f"an array of {len(value)}"
+    text = repr(value)
     return text if len(text) <= 48 else text[:45] + "..."
 
 

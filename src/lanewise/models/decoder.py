@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from lanewise.checkpoint.source import Checkpoint, values
 from lanewise.errors import collect
 from lanewise.lane.spec import ModelSpec, Rope
-from lanewise.models.checks import Checkpoint, Expected, Hyper
+from lanewise.models.checks import Expected, Hyper
 
 # Bounds of sanity, far above any model in use: nothing is sized by an unchecked count.
 MAX_LAYERS: Final = 1024
@@ -40,12 +41,13 @@ def read_decoder(
         h.refuse("attention.head_count_kv", f"{heads} heads do not share {kv_heads} evenly")
     default_dim = width // heads if width % heads == 0 else None
     head_dim = h.count("attention.key_length", MAX_HEAD_DIM, default=default_dim)
-    if h.get("attention.value_length", head_dim) != head_dim:
+    if h.count("attention.value_length", MAX_HEAD_DIM, default=head_dim) != head_dim:
         h.refuse("attention.value_length", f"it differs from the key's {head_dim}")
+    name = checkpoint.metadata.get("general.name", "")
     h.absent("expert_count", "a mixture of experts")
     spec = ModelSpec(
         architecture=architecture,
-        name=str(checkpoint.metadata.get("general.name", ""))[:128],
+        name=name[:128] if isinstance(name, str) else "",
         layers=h.count("block_count", MAX_LAYERS),
         width=width,
         ffn=h.count("feed_forward_length", MAX_FFN),
@@ -82,13 +84,13 @@ def _rope(h: Hyper, checkpoint: Checkpoint, style: str, head_dim: int) -> Rope:
         h.refuse("rope.dimension_count", f"it is {rotary}: an odd number of channels cannot turn")
     base = h.number("rope.freq_base", 1.0, 1e12, default=10000.0)
     scale = 1.0
-    kind = h.get("rope.scaling.type", "none")
+    kind = h.word("rope.scaling.type", "none")
     if kind == "linear" or h.get("rope.scale_linear") is not None:
         legacy = h.get("rope.scaling.factor") is None and kind != "linear"
         key = "rope.scale_linear" if legacy else "rope.scaling.factor"
         scale = h.number(key, 1e-3, 1e6)
     elif kind not in ("none", ""):
-        h.refuse("rope.scaling.type", f"we do not run {str(kind)[:32]!r} rope scaling",
+        h.refuse("rope.scaling.type", f"we do not run {kind[:32]!r} rope scaling",
                  "none and linear run; Llama 3's factors (rope_freqs.weight) run too")
     return Rope(style, base, rotary, scale, _factors(h, checkpoint, rotary // 2))
 
@@ -101,7 +103,7 @@ def _factors(h: Hyper, checkpoint: Checkpoint, pairs: int) -> tuple[float, ...]:
         h.refuse("rope.dimension_count", f"{ROPE_FACTORS} is {tensor.format}"
                  f" {list(tensor.shape)}, not f32 [{pairs}]")
         return ()
-    factors = checkpoint.floats(ROPE_FACTORS)
+    factors = tuple(map(float, values(checkpoint, ROPE_FACTORS)))
     if not all(math.isfinite(f) and f > 0 for f in factors):
         h.refuse("rope.dimension_count", f"{ROPE_FACTORS} holds a factor that is not above 0")
         return ()

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from lanewise.checkpoint.source import Checkpoint
 from lanewise.errors import ModelError
 from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Graph
 from lanewise.lane.form import Cut
 from lanewise.lane.spec import ModelSpec
 from lanewise.models.blocks import Step
-from lanewise.models.checks import Checkpoint, Expected, check_tensors, formats_of
+from lanewise.models.checks import Expected, check_tensors, formats_of
 
 # general.architecture -> module:attribute of its Family
 FAMILIES: Final[Mapping[str, str]] = {

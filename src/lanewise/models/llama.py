@@ -6,9 +6,9 @@ these files is interleaved.  Llama 3.1's frequency factors come as the tensor ro
 
 from __future__ import annotations
 
+from lanewise.checkpoint.source import Checkpoint
 from lanewise.lane.spec import ModelSpec
 from lanewise.models.blocks import decoder
-from lanewise.models.checks import Checkpoint
 from lanewise.models.decoder import decoder_tensors, read_decoder
 from lanewise.models.family import Family
 

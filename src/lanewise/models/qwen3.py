@@ -3,9 +3,9 @@ with i + rotary/2; a head's width is stated, not width / heads."""
 
 from __future__ import annotations
 
+from lanewise.checkpoint.source import Checkpoint
 from lanewise.lane.spec import ModelSpec
 from lanewise.models.blocks import decoder
-from lanewise.models.checks import Checkpoint
 from lanewise.models.decoder import decoder_tensors, read_decoder
 from lanewise.models.family import Family
 

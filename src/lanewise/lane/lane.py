@@ -1,0 +1,205 @@
+"""Lane: an opened model.  Text in, text out; everything else is in its forms and its program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.errors import UsageError
+from lanewise.lane.form import Form
+from lanewise.lane.generate import Generation, TextStream, check_stops
+from lanewise.lane.runner import Runner
+from lanewise.lane.sampling import Sampling, check_count
+from lanewise.lane.spec import ModelSpec
+
+Message = Mapping[str, Any]
+
+
+class Text(Protocol):
+    """What a lane needs of a checkpoint's tokenizer and chat template."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """`encode(text, special=False) -> list[int]`, `decode(ids) -> str`."""
+        ...
+
+    @property
+    def end_tokens(self) -> frozenset[int]: ...
+    def prompt(self, text: str) -> list[int]:
+        """A plain prompt: special tokens not parsed, the checkpoint's first token added."""
+        ...
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        """The chat template's text, special tokens parsed."""
+        ...
+
+    def stream(self) -> TextStream: ...
+
+
+class Lane:
+    """A model compiled and loaded; made by `lanewise.compile`.  A context manager.
+
+    spec: the hyperparameters.  forms: name -> Form.  program: its `text` and `identity`.
+    tokenizer: `encode(text, special=False)`, `decode(ids)`.  context: positions that it holds.
+    threads: that run a step.  info: what the checkpoint holds."""
+
+    def __init__(
+        self,
+        *,
+        spec: ModelSpec,
+        runner: Runner,
+        text: Text,
+        forms: Mapping[str, Form],
+        program: Any,
+        threads: int,
+        info: Any = None,
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.spec, self.program, self.threads, self.info = spec, program, threads, info
+        self.forms: Mapping[str, Form] = MappingProxyType(dict(forms))
+        self._runner, self._text, self._close = runner, text, close
+        self._open = True
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._text.tokenizer
+
+    @property
+    def context(self) -> int:
+        """Positions that prompt and answer may take together."""
+        return self._runner.context
+
+    @property
+    def chunk(self) -> int:
+        """Rows of a prompt that run at once: 1 to the compiled max_chunk; changes no bit."""
+        return self._runner.chunk
+
+    @chunk.setter
+    def chunk(self, rows: int) -> None:
+        self._runner.chunk = rows
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> Generation:
+        """Continue a prompt: text (special tokens are not parsed in it) or token ids.
+
+        temperature 0 takes the most likely token; top_k 0, top_p 1 and min_p 0 are off; a seed
+        makes the text repeatable; `stop` strings end the text before them; max_tokens None writes
+        until the model ends or the context is full.
+
+        Raises UsageError "usage.option", "usage.prompt", "usage.token", "usage.context"; while it
+        runs RunError "run.not_finite".
+
+            for piece in lane.generate("Once upon a time", max_tokens=64): print(piece, end="")
+        """
+        self._check_open()
+        sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
+        ids = self._text.prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._generation(ids, sampling, max_tokens, stop)
+
+    def chat(
+        self,
+        messages: Iterable[Message],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.8,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> Generation:
+        """Answer a conversation, [{"role": "user", "content": "..."}, ...], by the checkpoint's
+        chat template; options and errors as `generate`, and TextError "text.*" of the template.
+
+            print(lane.chat([{"role": "user", "content": "Hi"}], temperature=0).read())
+        """
+        self._check_open()
+        sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
+        ids = self._text.chat(check_messages(messages))
+        return self._generation(ids, sampling, max_tokens, stop)
+
+    def _generation(
+        self,
+        ids: list[int],
+        sampling: Sampling,
+        max_tokens: int | None,
+        stop: str | Sequence[str],
+    ) -> Generation:
+        if max_tokens is not None:
+            check_count("max_tokens", max_tokens, 0, 1 << 31)
+        return Generation(
+            self._runner, self._runner.check(ids), self._text.stream(), sampling,
+            end_tokens=self._text.end_tokens, max_tokens=max_tokens, stop=check_stops(stop),
+        )
+
+    def logits(
+        self, token_ids: Sequence[int], *, chunk: int | None = None
+    ) -> NDArray[np.float32]:
+        """The logits after each token, f32 [T, vocab]; its form is compiled when first asked for.
+
+        `chunk` tokens run at once (default: as many as the form holds); it changes no bit.
+        Raises UsageError "usage.token", "usage.context", RunError "run.not_finite"."""
+        self._check_open()
+        if chunk is not None:
+            check_count("chunk", chunk, 1, 1 << 20)
+        ids = self._runner.check(token_ids)
+        out = np.empty((len(ids), self.spec.vocab), np.float32)
+        for at, rows in self._runner.logits(ids, chunk):
+            out[at : at + len(rows)] = rows
+        return out
+
+    def reset(self) -> None:
+        """Forget what the cache holds (results never depend on it; times do)."""
+        self._runner.forget()
+
+    def close(self) -> None:
+        """Give back threads and memory; twice is fine."""
+        if self._open:
+            self._open = False
+            self._close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise UsageError("usage.closed", "the lane is closed", remedy="compile it again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._open else ", closed"
+        return f"<Lane {self.spec.name or self.spec.architecture}, {self.context} positions{state}>"
+
+
+def check_messages(messages: Iterable[Message]) -> list[Message]:
+    """Messages as a list of mappings with a role; UsageError "usage.messages" otherwise."""
+    found = [] if isinstance(messages, str | bytes | Mapping) else list(messages)
+    if not found or not all(
+        isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in found
+    ):
+        raise UsageError(
+            "usage.messages", "messages must be a list of {'role': ..., 'content': ...}",
+            remedy='for one question: [{"role": "user", "content": question}]',
+        )
+    return found
