@@ -187,3 +187,19 @@ def _failure(code: str, what: str, place: str, said: Outcome, tool: Compiler) ->
         remedy = "unset LANEWISE_CXX to use the ziglang wheel's clang"
     lines = compiler.first_lines(said, _LINES)
     return BuildError(code, f"{what}: {lines}", place=place, remedy=remedy)
+
+
+def runtime_library(target: Target, progress: Progress | None = None) -> Path:
+    """The pool of threads and the float mode as a library of their own ("lwrt"); as `build`."""
+    unit = kernel_unit(KernelObject("runtime.cpp", (), ()), export=True)
+    return build_units([unit], target, progress)
+
+
+def packer_library(
+    formats: Sequence[str], target: Target, progress: Progress | None = None
+) -> Path:
+    """A library with lw_pack_<fmt>, lw_packed_bytes_<fmt> and lw_gather_<fmt>; as `build`."""
+    objects = [
+        KernelObject("product.cpp", (f"LW_FORMAT={f}", "LW_PACK"), ()) for f in sorted(set(formats))
+    ]
+    return build_units([kernel_unit(o, export=True) for o in objects], target, progress)

@@ -1,0 +1,224 @@
+"""The pool: every thread once, turns between sessions, after a fork, at exit, limits."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lanewise.errors import RunError
+from lanewise.plan.program import Program
+from lanewise.runtime import build, cpus, pool
+from lanewise.runtime.library import Library
+from lanewise.runtime.pool import ThreadPool
+from lanewise.targets.cpu import CpuTarget
+
+# ctx: int32 counters[T], then a u32 that says how many threads are inside, then the most ever.
+TEXT = """
+#include <stdint.h>
+#include "threads.h"
+struct Ctx { LwPool* pool; int32_t* hits; int32_t* inside; int32_t* most; int64_t spin; };
+extern "C" void lw_test_hit(Ctx* c, int32_t t, int32_t T) {
+  int32_t now = __atomic_add_fetch(c->inside, 1, __ATOMIC_SEQ_CST);
+  int32_t most = __atomic_load_n(c->most, __ATOMIC_SEQ_CST);
+  while (now > most && !__atomic_compare_exchange_n(
+      c->most, &most, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+  for (int64_t i = 0; i < c->spin; ++i) __asm__ volatile("" ::: "memory");
+  lw_barrier(c->pool, t, T);
+  c->hits[t] += T;
+  lw_barrier(c->pool, t, T);
+  __atomic_sub_fetch(c->inside, 1, __ATOMIC_SEQ_CST);
+}
+"""
+
+
+class Counter:
+    """The native context of TEXT."""
+
+    def __init__(self, threads: ThreadPool, spin: int = 0) -> None:
+        self.numbers = np.zeros(64, np.int32)
+        at = self.numbers.ctypes.data
+        words = [threads.address, at, at + 4 * 60, at + 4 * 61, spin]
+        self.context = np.array(words, np.uint64)
+
+    @property
+    def address(self) -> int:
+        return self.context.ctypes.data
+
+    def hits(self, n: int) -> list[int]:
+        return self.numbers[:n].tolist()
+
+    @property
+    def most(self) -> int:
+        return int(self.numbers[61])
+
+
+@pytest.fixture
+def native(
+    cache_dir: Path, target: CpuTarget, make_program: Callable[..., Program]
+) -> tuple[Library, int]:
+    program = Library(build.build(make_program(text=TEXT), target))
+    return Library(build.runtime_library(target)), program.address("lw_test_hit")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_every_thread_once(native: tuple[Library, int], threads: int) -> None:
+    library, fn = native
+    workers = ThreadPool(library, threads)
+    counter = Counter(workers)
+    for _ in range(200):
+        workers.run(fn, counter.address)
+    assert counter.hits(threads + 1) == [200 * threads] * threads + [0]
+    workers.run(fn, counter.address, 1)
+    assert counter.hits(2)[0] == 200 * threads + 1
+    workers.close()
+    workers.close()
+    with pytest.raises(RunError) as e:
+        workers.run(fn, counter.address)
+    assert e.value.code == "run.closed"
+
+
+def test_runs_take_turns(native: tuple[Library, int]) -> None:
+    library, fn = native
+    workers = ThreadPool(library, 2)
+    counter = Counter(workers, spin=20000)
+
+    def many() -> None:
+        for _ in range(50):
+            workers.run(fn, counter.address)
+
+    callers = [threading.Thread(target=many) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert counter.hits(3) == [400, 400, 0]
+    assert counter.most <= 2
+    workers.close()
+
+
+def test_threads_end_with_the_pool(native: tuple[Library, int]) -> None:
+    library, fn = native
+    before = threading.active_count()
+    workers = ThreadPool(library, 3)
+    counter = Counter(workers)
+    assert threading.active_count() == before  # none until a run needs them
+    workers.run(fn, counter.address)
+    assert threading.active_count() == before + 2
+    del workers
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_fork(native: tuple[Library, int]) -> None:
+    library, fn = native
+    workers = ThreadPool(library, 2)
+    counter = Counter(workers)
+    workers.run(fn, counter.address)
+    child = os.fork()
+    if child == 0:
+        workers.run(fn, counter.address)
+        os._exit(0 if counter.hits(2) == [4, 4] else 1)
+    end = time.monotonic() + 20
+    status = None
+    while status is None and time.monotonic() < end:
+        pid, ended = os.waitpid(child, os.WNOHANG)
+        status = ended if pid else None
+        time.sleep(0.01)
+    if status is None:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert status == 0
+    workers.run(fn, counter.address)
+    assert counter.hits(2) == [4, 4]
+    workers.close()
+
+
+EXIT = """
+import sys
+from lanewise.runtime import build, pool
+from lanewise.runtime.library import Library
+from lanewise.targets.cpu import detect
+text = 'extern "C" void lw_test_nothing(void*, int, int) {}'
+from lanewise.plan.program import Program
+program = Program(text, "id", "cpu", (), (), (), (), (), 0, 0, 0)
+fn = Library(build.build(program, detect())).address("lw_test_nothing")
+kept = pool.shared_pool()
+assert pool.shared_pool() is kept
+kept.run(fn, 0, 3)
+if "fork" in sys.argv:
+    import os
+    if os.fork() == 0:
+        kept.run(fn, 0, 3)
+        sys.exit(0)
+    assert os.wait()[1] == 0
+print("end")
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "fork"])
+def test_exit_does_not_hang(native: tuple[Library, int], how: str) -> None:
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, how], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stdout.strip() == "end" and not done.stderr
+    assert time.monotonic() - start < 20
+
+
+def test_default_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANEWISE_THREADS", "5")
+    assert pool.default_threads() == 5
+    monkeypatch.delenv("LANEWISE_THREADS")
+    monkeypatch.setattr(cpus, "affinity", lambda: 8)
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: 1.5)
+    assert pool.default_threads() == 2
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: None)
+    assert pool.default_threads() == 8
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: 0.1)
+    assert pool.default_threads() == 1
+    with pytest.raises(RunError) as e:
+        pool.check_threads(0)
+    assert e.value.code == "run.threads"
+
+
+def test_affinity_limits() -> None:
+    mine = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mine)})
+        assert cpus.available_cpus() == 1
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def test_cgroup_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, mine = tmp_path / "fs", tmp_path / "cgroup"
+    monkeypatch.setattr(cpus, "CGROUP_ROOT", root)
+    monkeypatch.setattr(cpus, "SELF_CGROUP", mine)
+    assert cpus.cpu_quota() is None
+    inner = root / "a" / "b"
+    inner.mkdir(parents=True)
+    mine.write_text("0::/a/b\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    assert cpus.cpu_quota() is None
+    (root / "a" / "cpu.max").write_text("250000 100000\n")
+    assert cpus.cpu_quota() == 2.5  # the parent's limit holds too
+    (inner / "cpu.max").write_text("50000 100000\n")
+    assert cpus.cpu_quota() == 0.5
+    old = root / "cpu" / "x"
+    old.mkdir(parents=True)
+    mine.write_text("4:cpu,cpuacct:/x\n")
+    (old / "cpu.cfs_quota_us").write_text("-1\n")
+    (old / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpus.cpu_quota() is None
+    (old / "cpu.cfs_quota_us").write_text("300000\n")
+    assert cpus.cpu_quota() == 3.0
