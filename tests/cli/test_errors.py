@@ -1,0 +1,112 @@
+"""Every failure is one message with code, place and remedy; never a traceback; the right code."""
+
+from __future__ import annotations
+
+import pytest
+
+BAD = [  # arguments, what the message must hold
+    (["run", "fake", "x", "-n", "0"], ["'-n'", "1<=x<="]),
+    (["run", "fake", "x", "-n", "two"], ["'-n'", "two"]),
+    (["run", "fake", "x", "--temp", "-1"], ["'--temp'", "0<=x<="]),
+    (["run", "fake", "x", "--temp", "nan"], ["'--temp'", "0<=x<="]),
+    (["run", "fake", "x", "--temp", "inf"], ["'--temp'", "0<=x<="]),
+    (["run", "fake", "x", "--top-k", "-1"], ["'--top-k'", "0<=x<="]),
+    (["run", "fake", "x", "--top-p", "0"], ["'--top-p'", "0<x<=1"]),
+    (["run", "fake", "x", "--top-p", "1.5"], ["'--top-p'", "0<x<=1"]),
+    (["run", "fake", "x", "--min-p", "nan"], ["'--min-p'", "0<=x<=1"]),
+    (["run", "fake", "x", "--seed", "-1"], ["'--seed'", "0<=x<="]),
+    (["run", "fake", "x", "-c", "0"], ["'-c'", "1<=x<="]),
+    (["run", "fake", "x", "-t", "0"], ["'-t'", "1<=x<=1024"]),
+    (["run", "fake", "x", "-t", "9" * 40], ["'-t'", "1<=x<=1024"]),
+    (["run", "fake", "x", "--activations", "int4"], ["'--activations'", "int8x2", "f32"]),
+    (["run", "fake", "x", "--kv", "q8"], ["'--kv'", "f16"]),
+    (["run", "fake", "x", "--hold", "a,,b"], ["'--hold'", "names"]),
+    (["run"], ["MODEL"]),
+    (["run", "fake", "x", "y"], ["y"]),
+    (["run", "fake", "x", "--frobnicate"], ["--frobnicate"]),
+    (["runn"], ["runn"]),
+    (["bench", "fake", "-p", "-1"], ["'-p'", "0<=x<="]),
+    (["bench", "fake", "-r", "0"], ["'-r'", "1<=x<="]),
+    (["bench", "fake", "-p", "0", "-n", "0"], ["nothing to measure"]),
+    (["perplexity", "fake", "-", "-c", "1"], ["'-c'", "2<=x<="]),
+    (["perplexity", "fake", "-", "-c", "8", "--stride", "9"], ["--stride", "1<=x<=8"]),
+    (["plan", "fake", "--form", "nope"], ["--form", "decode, prefill"]),
+    (["plan", "fake", "--source", "--program"], ["exclude"]),
+    (["cache", "clear", "nope"], ["nope"]),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), BAD, ids=[" ".join(a)[:40] for a, _ in BAD])
+def test_usage(call, args, words):
+    result = call(*args, stdin="text")
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+
+
+def test_a_refusal_has_code_place_and_remedy(call):
+    result = call("run", "refuse", "hi")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr == (
+        "error[model.architecture]: general.architecture: we do not run 'x'\n  remedy: another\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "word"),
+    [
+        ("disk", "system", "LANEWISE_CACHE_DIR"),
+        ("memory", "memory", "smaller context"),
+        ("bug", "internal", "ZeroDivisionError: oops"),
+    ],
+)
+def test_what_the_system_refuses(call, model, code, word):
+    result = call("run", model, "hi")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error[{code}]: ") and word in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(call, monkeypatch):
+    monkeypatch.setenv("LANEWISE_DEBUG", "1")
+    result = call("run", "bug", "hi")
+    assert "Traceback" in result.stderr and "error[internal]" in result.stderr
+
+
+def test_several_errors_are_all_told(call, monkeypatch):
+    from lanewise.cli import common
+    from lanewise.errors import ModelError, Refused
+
+    def refuse(*_):
+        raise Refused([ModelError("a.b", "one", place="t1"), ModelError("c.d", "two", place="t2")])
+
+    monkeypatch.setattr(common, "open_lane", refuse)
+    assert call("run", "fake", "hi").stderr == "error[a.b]: t1: one\nerror[c.d]: t2: two\n"
+
+
+def test_a_message_cannot_drive_the_terminal(call, monkeypatch):
+    from lanewise.cli import common
+    from lanewise.errors import CheckpointError
+
+    def refuse(*_):
+        raise CheckpointError("checkpoint.name", "bad \x1b[2J name", place="a\rb")
+
+    monkeypatch.setattr(common, "open_lane", refuse)
+    assert call("run", "fake", "hi").stderr == "error[checkpoint.name]: a\\rb: bad \\x1b[2J name\n"
+
+
+def test_a_bad_setting_is_named(call, monkeypatch):
+    monkeypatch.setenv("LANEWISE_KV", "q3")
+    result = call("run", "fake", "hi")
+    assert result.exit_code == 2 and "LANEWISE_KV" in result.stderr
+
+
+def test_ctrl_c_while_loading(call):
+    assert call("run", "interrupt", "hi").exit_code == 130
+
+
+def test_a_missing_file(call, tmp_path):
+    result = call("perplexity", "fake", str(tmp_path / "none.txt"))
+    assert result.exit_code == 1
+    assert "none.txt: No such file" in result.stderr and "remedy" in result.stderr

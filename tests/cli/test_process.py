@@ -1,0 +1,86 @@
+"""As a process: streaming, Ctrl-C, a reader that leaves, speed of the start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import ROOT
+
+
+def test_text_comes_as_it_is_written_and_ctrl_c_ends_it(start):
+    with start("run", "slow", "hi") as process:
+        first = os.read(process.stdout.fileno(), 5)
+        assert first == b"tick "
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert out.endswith(b"\n") and err == b""
+
+
+def test_ctrl_c_with_json_keeps_what_was_written(start):
+    with start("run", "slow", "hi", "--json", "-v", stderr=subprocess.PIPE) as process:
+        while b"load" not in process.stderr.readline():
+            pass
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    record = json.loads(out)
+    assert record["finish_reason"] == "interrupted" and record["text"].startswith("tick ")
+
+
+def test_a_reader_that_leaves_ends_the_run_quietly(start):
+    with start("run", "flood", "hi") as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=20)
+    assert process.returncode == 1 and err == b""
+
+
+def test_stdout_that_takes_nothing_at_the_end(start):
+    with open("/dev/full", "wb") as full, start("run", "fake", "hi", stdout=full) as process:
+        err = process.stderr.read()
+    assert process.returncode == 1 and err.startswith(b"error[system]: No space left")
+
+
+def test_a_narrow_encoding_still_gets_an_answer(start, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    with start("run", "echo", "naïve") as process:
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0 and b"na?ve" in out and err == b""
+
+
+def test_chat_over_a_pipe_survives_ctrl_c(start):
+    with start("chat", "slow") as process:
+        process.stdin.write(b"hi\n")
+        process.stdin.flush()
+        assert os.read(process.stdout.fileno(), 5) == b"tick "
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        out, err = process.communicate(b"/exit\n", timeout=20)
+    assert process.returncode == 0 and out.endswith(b"\n") and err == b""
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"]])
+def test_a_start_is_light(args):
+    """By modules, not by time: what a start may not load (each costs it tens of milliseconds)."""
+    code = (
+        "import sys\nfrom lanewise.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
+        "heavy = {'numpy', 'rich', 'prompt_toolkit', 'tokenizers', 'jinja2', 'ziglang', 'asyncio'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "heavy: []\n"
+    assert done.stdout
