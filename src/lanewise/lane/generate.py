@@ -59,10 +59,10 @@ class Stops:
         if not self.strings:
             return piece, False
         text = self._held + piece
-        found = [at for s in self.strings if (at := text.find(s)) >= 0]
-        if found:
+        found = [(at + len(s), at) for s in self.strings if (at := text.find(s)) >= 0]
+        if found:  # the first to be complete, so that pieces do not matter
             self._held = ""
-            return text[: min(found)], True
+            return text[: min(found)[1]], True
         longest = max(map(len, self.strings)) - 1
         keep = next(
             (n for n in range(min(longest, len(text)), 0, -1)

@@ -1,0 +1,250 @@
+"""Generation over a scripted engine: ends, stop strings, seeds, interleaving, interruption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_run
+
+from lanewise.errors import RunError, UsageError
+from lanewise.lane.generate import Generation, Stops
+from lanewise.lane.lane import Lane
+from lanewise.lane.runner import Runner
+from lanewise.lane.sampling import Stream
+from lanewise.lane.spec import ModelSpec, Rope
+
+SPEC = ModelSpec(
+    "llama", "fake", 1, 8, 8, 1, 1, 8, VOCAB, 64, 1e-5, 1.0, Rope("half", 1e4, 8), True
+)
+
+
+def lane(context: int = 64, chunk: int = 8, end: tuple[int, ...] = (39,)) -> tuple[Any, FakeEngine]:
+    engine = FakeEngine(context, chunk)
+    runner = Runner(engine, context=context, vocab=VOCAB, max_chunk=chunk)
+    closed: list[int] = []
+    made = Lane(
+        spec=SPEC, runner=runner, text=FakeText(end), forms={}, program=None, threads=1,
+        close=lambda: closed.append(1),
+    )
+    made.closed = closed  # type: ignore[attr-defined]
+    return made, engine
+
+
+def test_length() -> None:
+    g = lane(end=())[0].generate([1, 2, 3], max_tokens=5)
+    assert g.finish_reason == ""
+    text = "".join(g)
+    assert g.ids == expected_run([1, 2, 3], 5) and g.prompt_ids == [1, 2, 3]
+    assert text == g.text == FakeText().decode(g.ids)
+    assert g.finish_reason == "length" and list(g) == []
+
+
+def test_no_tokens_at_all() -> None:
+    made, engine = lane()
+    g = made.generate([1], max_tokens=0)
+    assert g.read() == "" and g.finish_reason == "length" and not engine.runs
+
+
+def test_text_and_ids_are_one_prompt() -> None:
+    assert lane(end=())[0].generate("bcd", max_tokens=4).read() == (
+        lane(end=())[0].generate([1, 2, 3], max_tokens=4).read()
+    )
+
+
+def test_end_token() -> None:
+    run = expected_run([1, 2, 3], 30)
+    g = lane(end=(run[4],))[0].generate([1, 2, 3], max_tokens=30)
+    g.read()
+    first = run.index(run[4])
+    assert g.ids == run[: first + 1] and g.finish_reason == "stop"
+    assert g.text == FakeText().decode(run[:first])
+
+
+def test_context_full() -> None:
+    made, engine = lane(context=16, end=())
+    g = made.generate([1] * 10)
+    g.read()
+    assert g.finish_reason == "context" and len(g.ids) == 7
+    assert g.ids == expected_run([1] * 10, 7)
+    assert (engine.cache[:16] != 0xFFFFFFFF).all()
+    exact = made.generate([1] * 16, max_tokens=1)
+    exact.read()
+    assert len(exact.ids) == 1 and exact.finish_reason == "length"
+    with pytest.raises(UsageError) as e:
+        made.generate([1] * 17)
+    assert e.value.code == "usage.context"
+
+
+@pytest.mark.parametrize(("stop", "shown"), [
+    ("b", "a"), ("bc", "a"), ("abc", ""), (["zz", "c"], "ab"), (["abcd", "b"], "a"),
+    (["cd", "d"], "ab"), ("g", "abcdef"), ("x", "abcdefg"),
+])  # fmt: skip
+def test_text_ends_before_the_stop_string_that_is_complete_first(
+    stop: str | list[str], shown: str
+) -> None:
+    for cut in range(1, 8):  # pieces of any length: the same text
+        stops, found = Stops((stop,) if isinstance(stop, str) else tuple(stop)), ""
+        for at in range(0, 7, cut):
+            text, stopped = stops.push("abcdefg"[at : at + cut])
+            found += text
+            if stopped:
+                break
+        assert found + stops.flush() == shown
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=3), max_size=12),
+       st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_stops_hold_back_only_what_could_be_one(pieces: list[str], strings: list[str]) -> None:
+    stops, shown = Stops(tuple(strings)), ""
+    whole = ""
+    for piece in pieces:
+        whole += piece
+        text, stopped = stops.push(piece)
+        shown += text
+        ends = [(whole.find(s) + len(s), whole.find(s)) for s in strings if s in whole]
+        if stopped:
+            assert ends and shown == whole[: min(ends)[1]]
+            return
+        assert not ends and whole.startswith(shown)
+        held = whole[len(shown) :]
+        assert held == "" or any(s.startswith(held) for s in strings)
+    assert shown + stops.flush() == whole
+
+
+def test_stop_ends_the_generation() -> None:
+    run = FakeText().decode(expected_run([1, 2, 3], 12))
+    stop = run[3:5]
+    g = lane(end=())[0].generate([1, 2, 3], max_tokens=12, stop=stop)
+    assert g.read() == run[: run.index(stop)] and g.finish_reason == "stop"
+
+
+def test_characters_come_whole() -> None:
+    g = Generation(
+        Runner(FakeEngine(64), context=64, vocab=VOCAB, max_chunk=8), [1], FakeText().stream(),
+        lane()[0].generate([1]).sampling, max_tokens=3,
+    )
+    script = iter([26, 27, 0])
+    g._runner.next_token = lambda *a: next(script)  # type: ignore[method-assign]
+    assert list(g) == ["é", "a"]
+
+
+def test_half_a_character_at_the_end_is_marked() -> None:
+    g = lane()[0].generate([1], max_tokens=1)
+    g._runner.next_token = lambda *a: 26
+    assert g.read() == "�"
+
+
+def test_one_draw_a_token_from_the_seed() -> None:
+    made, engine = lane(end=())
+    g = made.generate([1, 2], max_tokens=4, seed=1, temperature=0.5, top_k=3)
+    g.read()
+    draws = [o[4] for o in engine.options]
+    assert draws == [Stream(1).draw(i) for i in range(4)] and g.seed == 1
+    assert made.generate([1], seed=None).seed != made.generate([1], seed=None).seed
+
+
+def test_interleaved_generations_do_not_disturb_each_other() -> None:
+    made, _ = lane(end=())
+    a = made.generate([1, 2, 3], max_tokens=6)
+    b = made.generate([1, 2, 9, 9], max_tokens=6)
+    for _ in range(6):
+        next(a, None)
+        next(b, None)
+    assert a.read() == FakeText().decode(expected_run([1, 2, 3], 6))
+    assert b.read() == FakeText().decode(expected_run([1, 2, 9, 9], 6))
+
+
+def test_ctrl_c_keeps_what_was_written() -> None:
+    made, engine = lane(end=())
+    g = made.generate([1, 2, 3], max_tokens=20)
+    engine.fail_after = 5
+    pieces: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        for piece in g:
+            pieces.append(piece)
+    assert g.finish_reason == "interrupted" and g.ids == expected_run([1, 2, 3], 5)
+    assert g.text == "".join(pieces) == FakeText().decode(g.ids)
+    assert list(g) == []
+    engine.fail_after = -1
+    assert made.generate([1, 2], max_tokens=2).read() == FakeText().decode(expected_run([1, 2], 2))
+
+
+def test_an_error_ends_it_and_the_lane_goes_on() -> None:
+    made, engine = lane(end=())
+    engine.poison_after = 5
+    g = made.generate([1, 2, 3], max_tokens=9)
+    with pytest.raises(RunError):
+        g.read()
+    assert g.finish_reason == "error" and len(g.ids) == 2
+    engine.poison_after = -1
+    assert made.generate([1, 2, 3], max_tokens=3).read()
+
+
+def test_timings() -> None:
+    made, _ = lane(end=())
+    ticks = iter(range(0, 1000, 10))
+    g = made.generate([1, 2, 3, 4], max_tokens=3)
+    g._clock = lambda: float(next(ticks))
+    g.read()
+    t = g.timings
+    assert (t.prompt_tokens, t.reused, t.tokens) == (4, 0, 3)
+    assert (t.prompt_s, t.first_token_s, t.generate_s) == (10.0, 10.0, 40.0)
+    assert t.prompt_rate == 0.4 and t.rate == 0.05
+    again = made.generate([1, 2, 3, 4, 5], max_tokens=1)
+    again.read()
+    assert again.timings.reused == 4
+
+
+def test_chat() -> None:
+    made, _ = lane(end=())
+    g = made.chat([{"role": "user", "content": "bc"}, {"role": "user", "content": "d"}],
+                  max_tokens=2)
+    assert g.read() == FakeText().decode(expected_run([1, 2, 3], 2))
+    for bad in ([], "hello", {"role": "user", "content": "x"}, [{"content": "x"}], [5]):
+        with pytest.raises(UsageError) as e:
+            made.chat(bad)
+        assert e.value.code == "usage.messages"
+
+
+def test_logits() -> None:
+    made, _ = lane()
+    found = made.logits([3, 1, 4])
+    assert found.shape == (3, VOCAB) and found.dtype == np.float32
+    assert np.array_equal(found, made.logits([3, 1, 4], chunk=1))
+
+
+@pytest.mark.parametrize(("options", "named"), [
+    ({"temperature": -1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+    ({"temperature": 0.0001}, "temperature"), ({"temperature": 10**400}, "temperature"),
+    ({"temperature": "hot"}, "temperature"), ({"temperature": None}, "temperature"),
+    ({"top_k": -1}, "top_k"), ({"top_k": 1 << 32}, "top_k"), ({"top_k": 1.5}, "top_k"),
+    ({"top_p": 0}, "top_p"), ({"top_p": 1.5}, "top_p"), ({"min_p": -0.1}, "min_p"),
+    ({"min_p": float("inf")}, "min_p"), ({"seed": 1.5}, "seed"), ({"seed": "x"}, "seed"),
+    ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 2.0}, "max_tokens"),
+    ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"), ({"stop": [5]}, "stop"),
+])  # fmt: skip
+def test_options_out_of_range_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError) as e:
+        lane()[0].generate([1], **options)
+    assert e.value.code == "usage.option" and e.value.place == named and e.value.remedy
+
+
+def test_all_bad_options_at_once() -> None:
+    with pytest.raises(Exception, match="2 errors") as e:
+        lane()[0].generate([1], temperature=-1, top_p=7)
+    assert [x.place for x in e.value.errors] == ["temperature", "top_p"]  # type: ignore[attr-defined]
+
+
+def test_closing() -> None:
+    made, _ = lane()
+    with made as inside:
+        assert inside is made
+    made.close()
+    assert made.closed == [1]
+    with pytest.raises(UsageError) as e:
+        made.generate([1])
+    assert e.value.code == "usage.closed"

@@ -1,0 +1,170 @@
+"""The runner: chunk plans, prefix reuse, refusals, recovery; against a cache that is checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.lane.fakes import VOCAB, FakeEngine, expected_next
+
+from lanewise.errors import RunError, UsageError
+from lanewise.lane.runner import Runner
+from lanewise.lane.sampling import Sampling
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def runner(context: int = 64, chunk: int = 8) -> tuple[Runner, FakeEngine]:
+    engine = FakeEngine(context, chunk)
+    return Runner(engine, context=context, vocab=VOCAB, max_chunk=chunk), engine
+
+
+def test_a_prompt_runs_as_the_largest_chunks_and_logits_come_out_once() -> None:
+    r, engine = runner(chunk=8)
+    ids = list(range(17))
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+    assert engine.runs == [("prefill", 8, 0), ("prefill", 8, 0), ("decode", 1, 1)]
+
+
+def test_a_chunk_of_one_compiles_no_prefill() -> None:
+    engine = FakeEngine(64, 8)
+    r = Runner(engine, context=64, vocab=VOCAB, max_chunk=1)
+    assert r.next_token([1, 2, 3], GREEDY, 0.0) == expected_next([1, 2, 3])
+    assert [form for form, _, _ in engine.runs] == ["decode"] * 3
+
+
+def test_smaller_chunks_on_request() -> None:
+    r, engine = runner(chunk=8)
+    r.chunk = 3
+    r.next_token([1] * 7, GREEDY, 0.0)
+    assert [rows for _, rows, _ in engine.runs] == [3, 3, 1]
+    for rows in (0, 9):
+        with pytest.raises(UsageError) as e:
+            r.chunk = rows
+        assert e.value.code == "usage.option"
+
+
+def test_a_continuation_runs_one_row() -> None:
+    r, engine = runner()
+    ids = [5, 6, 7]
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+    assert engine.runs[1:] == [("decode", 1, 1)]
+
+
+def test_a_shared_prefix_is_not_run_again() -> None:
+    r, engine = runner()
+    r.next_token([1, 2, 3, 4, 5], GREEDY, 0.0)
+    engine.runs.clear()
+    longer = [1, 2, 3, 4, 5, 6, 7]
+    assert r.reused(longer) == 5
+    assert r.next_token(longer, GREEDY, 0.0) == expected_next(longer)
+    assert engine.runs == [("prefill", 2, 1)]
+
+
+def test_the_same_prompt_again_runs_its_last_token_only() -> None:
+    r, engine = runner()
+    r.next_token([1, 2, 3], GREEDY, 0.0)
+    engine.runs.clear()
+    assert r.next_token([1, 2, 3], GREEDY, 0.0) == expected_next([1, 2, 3])
+    assert engine.runs == [("decode", 1, 1)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=8),
+       st.sampled_from([1, 2, 3, 8]))
+def test_any_history_of_requests_gives_what_each_gives_alone(
+    requests: list[list[int]], chunk: int
+) -> None:
+    r, _ = runner(32, chunk)
+    for ids in requests:
+        assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+        assert r.held == ids
+
+
+def test_an_interruption_leaves_a_true_prefix() -> None:
+    r, engine = runner(chunk=4)
+    r.next_token([9] * 6, GREEDY, 0.0)
+    engine.fail_after = len(engine.runs) + 1
+    with pytest.raises(KeyboardInterrupt):
+        r.next_token([9, 9] + [8] * 12, GREEDY, 0.0)
+    assert r.held == [9, 9, 8, 8, 8, 8]
+    assert list(engine.cache[:6]) == r.held
+    engine.fail_after = -1
+    ids = [9, 9, 8, 8, 8, 8, 7]
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+
+
+def test_logits_that_are_not_finite_empty_the_cache() -> None:
+    r, engine = runner()
+    engine.poison_after = 4
+    with pytest.raises(RunError) as e:
+        r.next_token([1, 2, 3, 4], GREEDY, 0.0)
+    assert e.value.code == "run.not_finite" and e.value.remedy
+    assert r.held == []
+    with pytest.raises(RunError):
+        list(r.logits([1, 2, 3, 4]))
+    engine.poison_after = -1
+    assert r.next_token([1, 2, 3, 4], GREEDY, 0.0) == expected_next([1, 2, 3, 4])
+
+
+def test_logits_of_every_row_then_reuse() -> None:
+    r, engine = runner(chunk=4)
+    ids = [3, 1, 4, 1, 5, 9, 2, 6, 5]
+    for chunk in (None, 1, 2, 3):
+        found = np.concatenate([rows.copy() for _, rows in r.logits(ids, chunk)])
+        assert list(found.argmax(1)) == [expected_next(ids[: n + 1]) for n in range(9)]
+    engine.runs.clear()
+    r.next_token([*ids, 7], GREEDY, 0.0)
+    assert engine.runs == [("decode", 1, 1)]
+
+
+def test_options_reach_the_sampler_of_the_last_chunk() -> None:
+    r, engine = runner(chunk=4)
+    r.next_token([1] * 6, Sampling(0.5, 7, 0.25, 0.125), 0.75)
+    assert engine.options == [(0.5, 7, 0.25, 0.125, 0.75)]
+
+
+def test_a_compiled_form_of_its_own_for_logits() -> None:
+    engine, made = FakeEngine(64, 8), []
+
+    def lazily() -> FakeEngine:
+        made.append(FakeEngine(64, 8))
+        return made[-1]
+
+    r = Runner(engine, context=64, vocab=VOCAB, max_chunk=8, logits_engine=lazily)
+    r.next_token([1, 2], GREEDY, 0.0)
+    assert not made
+    for _ in range(2):
+        list(r.logits([1, 2, 3]))
+    assert len(made) == 1 and made[0].runs and engine.runs == [("prefill", 2, 1)]
+    r.next_token([1, 2, 3], GREEDY, 0.0)  # that engine's cache is not this one's
+
+
+def test_progress_of_a_prompt() -> None:
+    told: list[tuple[str, int, int, str]] = []
+    engine = FakeEngine(64, 4)
+    r = Runner(engine, context=64, vocab=VOCAB, max_chunk=4, progress=lambda *a: told.append(a))
+    ids = [1] * 10
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    r.next_token(ids, GREEDY, 0.0)
+    assert told == [("prompt", 4, 10, ""), ("prompt", 8, 10, ""), ("prompt", 10, 10, "")]
+
+
+@pytest.mark.parametrize(("ids", "code"), [
+    ([], "usage.prompt"), ([1, VOCAB], "usage.token"), ([-1], "usage.token"),
+    ([1.5], "usage.token"), (["1"], "usage.token"), ([None], "usage.token"),
+    ([float("inf")], "usage.token"), ([0] * 65, "usage.context"),
+])  # fmt: skip
+def test_bad_prompts_are_refused(ids: list[int], code: str) -> None:
+    r, engine = runner(64)
+    with pytest.raises(UsageError) as e:
+        r.check(ids)
+    assert e.value.code == code and not engine.runs
+    if code == "usage.context":
+        assert "65" in str(e.value) and "64" in str(e.value) and "context=65" in e.value.remedy
+
+
+def test_numpy_ids_are_ids() -> None:
+    r, _ = runner()
+    assert r.check(np.array([1, 2], np.uint32)) == [1, 2]
