@@ -7,6 +7,7 @@ and the last view of it is gone, never under a view.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,9 @@ class Block:
         self.address = raw.ctypes.data + start
         if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             length = (nbytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-            try:
+            # A kernel without them: slower, nothing else.
+            with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE, start, length)
-            except OSError:
-                pass  # a kernel without them: slower, nothing else
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
@@ -68,10 +68,9 @@ class Block:
     def close(self) -> None:
         """Give the memory back, now or when its last view goes."""
         self._bytes = None
-        try:
+        # While views are left it cannot be; the collector does it after the last.
+        with contextlib.suppress(BufferError):
             self._map.close()
-        except BufferError:
-            pass  # views are left: the collector does it after them
 
 
 def available() -> int:

@@ -1,0 +1,306 @@
+"""A program bound to memory: its arena, its buffers, its scalars; what runs its forms.
+
+Laws: everything a run needs is allocated when the session is made, so that a run allocates
+nothing; input and output views keep their place for the session's life and stay readable after
+it; one run at a time (a second is refused, not queued); a scalar keeps its value until it is
+given again, and none may be missing at the first run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.dtypes import DTYPES
+from lanewise.errors import RunError, UsageError
+from lanewise.ir.graph import Type
+from lanewise.plan.program import FormEntry, Program
+from lanewise.runtime.library import Library
+from lanewise.runtime.memory import Block
+from lanewise.runtime.pool import ThreadPool, check_threads, on_fork, shared_pool
+
+_LINE = 64
+_PAGE = 4096
+
+
+class LwContext(ctypes.Structure):
+    """The native struct of the same name."""
+
+    _fields_ = (
+        ("arena", ctypes.c_void_p),
+        ("priv", ctypes.c_void_p),
+        ("priv_stride", ctypes.c_int64),
+        ("scratch", ctypes.c_void_p),
+        ("scratch_stride", ctypes.c_int64),
+        ("buffers", ctypes.c_void_p),
+        ("scalars", ctypes.c_void_p),
+        ("pool", ctypes.c_void_p),
+    )
+
+
+class Session:
+    """A program with memory, ready to run; a context manager.
+
+    ``constants``: name -> its stored bytes, any dtype, C-contiguous and 64-aligned, as
+    `runtime.weights.load_constants` gives them; they may be shared by sessions.  ``states``:
+    name -> the caller's own arrays of that kind; a state not named is allocated as zeros.
+    ``threads``: how many a run takes (default: the pool's).
+
+    Raises RunError ``run.memory`` (before anything is allocated), ``run.buffer`` (an array that
+    is missing, too small or misplaced), ``run.threads``.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        library: Library,
+        constants: Mapping[str, NDArray[Any]],
+        *,
+        states: Mapping[str, NDArray[Any]] | None = None,
+        threads: int | None = None,
+        pool: ThreadPool | None = None,
+    ) -> None:
+        self.program = program
+        self._library = library  # keeps the code mapped
+        self._pool = pool if pool is not None else shared_pool()
+        self.threads = check_threads(self._pool.threads if threads is None else threads)
+        given = _given(program, constants, states or {})
+        self._given = list(given.values())  # keeps the caller's arrays alive
+        owned = [i for i in range(len(program.buffers)) if i not in given]
+        places, size = _lay_out((i, program.buffers[i].nbytes) for i in owned)
+        arena = _up(program.arena_bytes, _PAGE)
+        private = _up(program.private_bytes, _PAGE)
+        scratch = _up(program.scratch_bytes, _PAGE)
+        total = size + arena + self.threads * (private + scratch)
+        self._block: Block | None = Block(total, "a session (caches and work space)")
+        self._bytes = self._block.bytes
+        self._offsets = places
+        self._table = np.empty(max(1, len(program.buffers)), np.uint64)
+        base = self._block.address
+        for i, array in given.items():
+            self._table[i] = array.ctypes.data
+        for i, at in places.items():
+            self._table[i] = base + at
+        self._scalars = np.zeros(max(1, len(program.scalars)), np.uint32)
+        self._bind_scalars()
+        at = base + size
+        self._context = LwContext(
+            at, at + arena, private, at + arena + self.threads * private, scratch,
+            self._table.ctypes.data, self._scalars.ctypes.data, self._pool.address,
+        )  # fmt: skip
+        self._address = ctypes.addressof(self._context)
+        self._entries = {f.name: (f, library.address(f.symbol)) for f in program.forms}
+        self._calls = {name: address for name, (_, address) in self._entries.items()}
+        self._lock = threading.Lock()
+        on_fork(self)
+
+    def _bind_scalars(self) -> None:
+        words = memoryview(self._scalars)
+        reals = memoryview(self._scalars.view(np.float32))
+        self._slots = {
+            name: (reals if kind == "f32" else words, i)
+            for i, (name, kind) in enumerate(self.program.scalars)
+        }
+        self._missing = set(self._slots)
+
+    def after_fork(self) -> None:
+        """In a child process nobody runs any more."""
+        self._lock = threading.Lock()
+
+    def form(self, name: str) -> FormEntry:
+        """A form's entry.  Raises UsageError ``usage.form``."""
+        return self._entry(name)[0]
+
+    def _entry(self, name: str) -> tuple[FormEntry, int]:
+        found = self._entries.get(name)
+        if found is None:
+            raise UsageError(
+                "usage.form", f"the program has no form {name!r}",
+                remedy=f"one of: {', '.join(self._entries) or 'none'}",
+            )  # fmt: skip
+        return found
+
+    def input(self, form: str, name: str) -> NDArray[Any]:
+        """The writable view of a form's input, in its logical shape.
+
+        Raises UsageError ``usage.form``, ``usage.port``, RunError ``run.closed``.
+        """
+        return self._port(form, name, self.form(form).inputs)
+
+    def output(self, form: str, name: str) -> NDArray[Any]:
+        """The view of a form's output, filled by each run; as `input`."""
+        return self._port(form, name, self.form(form).outputs)
+
+    def _port(self, form: str, name: str, ports: tuple[tuple[str, int], ...]) -> NDArray[Any]:
+        for known, index in ports:
+            if known == name:
+                return self._view(index)
+        raise UsageError(
+            "usage.port", f"there is no {name!r}", place=f"form {form}",
+            remedy=f"one of: {', '.join(n for n, _ in ports) or 'none'}",
+        )  # fmt: skip
+
+    def state(self, name: str) -> NDArray[Any]:
+        """The view of a state by name.  Raises UsageError ``usage.port``, RunError
+        ``run.closed``."""
+        states = [(b.name, i) for i, b in enumerate(self.program.buffers) if b.kind == "state"]
+        return self._port("(all)", name, tuple(states))
+
+    def _view(self, index: int) -> NDArray[Any]:
+        self._open()
+        buffer = self.program.buffers[index]
+        at = self._offsets.get(index)
+        if at is None:
+            address = int(self._table[index])
+            raw = next(a for a in self._given if a.ctypes.data == address)
+            raw = raw.reshape(-1).view(np.uint8)[: buffer.nbytes]
+        else:
+            raw = self._bytes[at : at + buffer.nbytes]
+        return shaped(raw, buffer.type)
+
+    def _open(self) -> None:
+        if self._block is None:
+            raise RunError("run.closed", "the session was closed", remedy="make a new one")
+
+    def run(self, form: str, scalars: Mapping[str, int | float] | None = None) -> None:
+        """Run a form to its end on this session's threads.
+
+        ``scalars``: name -> number; one not given keeps its value.  Raises RunError
+        ``run.closed``, ``run.busy`` (another run is in flight), ``run.scalar`` (a number that
+        is missing or out of range), UsageError ``usage.form``, ``usage.scalar``.
+        """
+        address = self._calls.get(form) or self._entry(form)[1]
+        lock = self._lock
+        if not lock.acquire(False):
+            raise RunError(
+                "run.busy", "another run of this session is in flight", place=f"form {form}",
+                remedy="wait for it, or use a session for each thread",
+            )  # fmt: skip
+        try:
+            if self._block is None:
+                self._open()
+            if scalars:
+                self._set(scalars)
+            if self._missing:
+                raise RunError(
+                    "run.scalar", f"no value for {', '.join(sorted(self._missing))}",
+                    place=f"form {form}", remedy="give every scalar at the first run",
+                )  # fmt: skip
+            self._pool.run(address, self._address, self.threads)
+        finally:
+            lock.release()
+
+    def _set(self, scalars: Mapping[str, int | float]) -> None:
+        slots = self._slots
+        for name, value in scalars.items():
+            slot = slots.get(name)
+            if slot is None:
+                raise UsageError(
+                    "usage.scalar", f"the program has no scalar {name!r}",
+                    remedy=f"one of: {', '.join(slots) or 'none'}",
+                )  # fmt: skip
+            try:
+                slot[0][slot[1]] = value
+            except (TypeError, ValueError, OverflowError) as e:
+                raise RunError(
+                    "run.scalar", f"{value!r} is no value for {name!r}",
+                    remedy="a number within its type (u32 or f32)",
+                ) from e  # fmt: skip
+        if self._missing:
+            self._missing.difference_update(scalars)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the session allocated (constants are not among them)."""
+        return self._block.nbytes if self._block is not None else 0
+
+    def close(self) -> None:
+        """Give the memory back (views that are still held keep theirs); may be called again.
+
+        Raises RunError ``run.busy`` while a run is in flight.
+        """
+        if not self._lock.acquire(False):
+            raise RunError("run.busy", "a run is in flight", remedy="close after it has ended")
+        try:
+            block, self._block = self._block, None
+            self._bytes = np.empty(0, np.uint8)
+            self._given.clear()
+            if block is not None:
+                block.close()
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def shaped(raw: NDArray[np.uint8], type: Type) -> NDArray[Any]:
+    """Bytes as an array of a type; what no NumPy dtype describes (a format) stays bytes."""
+    row = DTYPES.get(type.dtype)
+    if row is None:
+        return raw
+    return raw[: type.size * row.itemsize].view(row.numpy).reshape(type.shape)
+
+
+def _up(nbytes: int, to: int) -> int:
+    return -(-nbytes // to) * to
+
+
+def _lay_out(sizes: Iterable[tuple[int, int]]) -> tuple[dict[int, int], int]:
+    """(index -> offset, total); every buffer on lines of its own, large ones on pages."""
+    places: dict[int, int] = {}
+    at = 0
+    for index, nbytes in sizes:
+        at = _up(at, _PAGE if nbytes >= _PAGE else _LINE)
+        places[index] = at
+        at += nbytes
+    return places, _up(at, _PAGE)
+
+
+def _given(
+    program: Program, constants: Mapping[str, NDArray[Any]], states: Mapping[str, NDArray[Any]]
+) -> dict[int, NDArray[Any]]:
+    """Index -> array, for every constant and for the states that the caller brings."""
+    found: dict[int, NDArray[Any]] = {}
+    for i, buffer in enumerate(program.buffers):
+        array = {"constant": constants, "state": states}.get(buffer.kind, {}).get(buffer.name)
+        wrong = ""
+        if array is None:
+            if buffer.kind != "constant":
+                continue
+            wrong = "it is missing"
+        elif not array.flags.c_contiguous:
+            wrong = "it is not C-contiguous"
+        elif array.nbytes < buffer.nbytes:
+            wrong = f"it has {array.nbytes} bytes, {buffer.nbytes} are needed"
+        elif buffer.nbytes and array.ctypes.data % _LINE:
+            wrong = "it does not start at a multiple of 64 bytes"
+        elif buffer.kind == "state" and not array.flags.writeable:
+            wrong = "it is read-only"
+        if wrong or array is None:
+            raise RunError(
+                "run.buffer", wrong, place=f"{buffer.kind} {buffer.name}",
+                remedy="pass the array that the program's manifest asks for",
+            )  # fmt: skip
+        found[i] = array
+    unknown = set(states) - {b.name for b in program.buffers if b.kind == "state"}
+    if unknown:
+        raise UsageError(
+            "usage.port", f"the program has no state {', '.join(sorted(unknown))}",
+            remedy="name states as the program does",
+        )  # fmt: skip
+    return found
