@@ -39,7 +39,7 @@ typedef struct {
   int64_t table_width;
   const uint32_t* slots;      // per row
   const uint32_t* positions;  // per row
-  int64_t rows, heads, kv_heads, d;  // heads % kv_heads == 0; d a multiple of 8, at most 256
+  int64_t rows, heads, kv_heads, d;  // heads % kv_heads == 0; d in 1..256
   float scale, softcap;  // softcap 0: none
   int64_t window;        // 0: none
   float* out;            // [rows][ostride]; NULL when there is an epilogue
