@@ -1,6 +1,9 @@
 """A lane without a model, put in the place of the real one to test the command line.
 
-Run as a script it is the whole command with the fake inside: `python -m tests.cli.fake run fake hi`.
+Run as a script it is the whole command with the fake inside:
+
+    python -m tests.cli.fake run fake hi
+
 The model's name chooses what happens:
   fake        answers "The capital of France is Paris." (one word a piece)
   echo        answers with the messages or the prompt that it was given, as JSON
@@ -25,18 +28,14 @@ from typing import Any
 import numpy as np
 
 from lanewise.errors import ModelError, UsageError
+from lanewise.fuse.rule import Trace
+from lanewise.ir.builder import GraphBuilder
+from lanewise.ir.graph import Type
+from lanewise.lane.generate import Timings
+from lanewise.plan.plan import Memory, Plan
 
 VOCAB = 50
 ANSWER = ["The", " capital", " of", " France", " is", " Paris", "."]
-
-
-@dataclass
-class Timings:
-    prompt_tokens: int = 0
-    reused: int = 0
-    prompt_s: float = 0.0
-    first_token_s: float = 0.0
-    generate_s: float = 0.0
 
 
 @dataclass
@@ -50,9 +49,13 @@ class FakeGeneration:
     def __iter__(self) -> Iterator[str]:
         for piece in self.pieces:
             self.ids.append(len(self.ids))
+            self.timings.tokens = len(self.ids)
             self.timings.generate_s += 0.01 if len(self.ids) > 1 else 0
             yield piece
         self.finish_reason = self.end
+
+    def read(self) -> str:
+        return "".join(self)
 
 
 class FakeTokenizer:
@@ -75,9 +78,7 @@ class FakeLane:
         self.calls: list[tuple[Any, dict[str, Any]]] = []
         self.closed = False
         self.cache: list[int] = []
-        plan = SimpleNamespace(
-            explain=lambda: "launch 0: norm\nbarriers 1", record=lambda: {"launches": [], "arena": 64}
-        )
+        plan = a_plan()
         self.forms = {
             name: SimpleNamespace(
                 name=name, capacity=n, source=f"graph {name}", plan=plan, io={"tokens": "u32[1]"}
@@ -134,6 +135,14 @@ class FakeLane:
         return rows
 
 
+def a_plan() -> Plan:
+    """The plan of a graph without work."""
+    b = GraphBuilder("small")
+    b.output("y", b.root("input", "x", Type("f32", (4, 8))))
+    trace = Trace(fired={"chain": 2}, held=("norm",))
+    return Plan(b.finish(), (), (), (), (), (), Memory(256, 128, 192, 64, 0), trace)
+
+
 def common_prefix(a: list[int], b: list[int]) -> int:
     count = 0
     for x, y in zip(a, b, strict=False):
@@ -156,7 +165,10 @@ def open_lane(model: str, options: Any, progress: Any) -> FakeLane:
     chosen = common.compile_options(options)
     if model == "refuse":
         raise ModelError(
-            "model.architecture", "we do not run 'x'", place="general.architecture", remedy="another"
+            "model.architecture",
+            "we do not run 'x'",
+            place="general.architecture",
+            remedy="another",
         )
     if model == "bug":
         raise ZeroDivisionError("oops")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.cli import fake
 
 from lanewise.cli import lines
-from tests.cli import fake
 
 
 def asked(index: int = -1):
@@ -78,7 +78,7 @@ def test_a_full_context_is_said(call):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('"""a\nb"""\n', "a\nb"), ('"""\na\n\n b\n"""\n', "a\n\n b"), ('"""one line"""\n', "one line"),
+        ('"""a\nb"""\n', "a\nb"), ('"""\na\n\n b\n"""\n', "a\n\n b"), ('"""one"""\n', "one"),
         ('"""cut\nshort', "cut\nshort"), ('say """x"""\n', 'say """x"""'), ("\tx \r\n", "\tx "),
         ('"""/clear\nis a command"""\n', "/clear\nis a command"),
     ],

@@ -10,7 +10,6 @@ import sys
 import time
 
 import pytest
-
 from tests.cli.conftest import ROOT
 
 
@@ -75,7 +74,7 @@ def test_a_start_is_light(args):
     code = (
         "import sys\nfrom lanewise.cli import main\n"
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
-        "heavy = {'numpy', 'rich', 'prompt_toolkit', 'tokenizers', 'jinja2', 'ziglang', 'asyncio'}\n"
+        "heavy = {'numpy', 'rich', 'prompt_toolkit', 'tokenizers', 'jinja2', 'asyncio'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import threading
 
-from lanewise.cli.common import Figures
 from lanewise.cli.progress import Stages, bar, closing_line
+from lanewise.lane.generate import Timings
 
 
 class Terminal(io.StringIO):
@@ -74,12 +74,12 @@ def test_bar():
 
 
 def test_closing_line():
-    told = Figures(512, 0, 512 / 812.4, 0.63, 128, 127 / 41.7)
+    told = Timings(512, 0, 512 / 812.4, 0.63, 128, 127 / 41.7)
     assert closing_line(told, 900_000_000, True) == (
         "prompt 512 tok, 812.4 tok/s | first token 0.63 s | 128 tok, 41.7 tok/s"
         " | peak 900.0 MB | compiled: cached"
     )
-    told = Figures(12, 11, 0.1, 0.1, 1, 0.0)
+    told = Timings(12, 11, 0.1, 0.1, 1, 0.0)
     assert closing_line(told, 0, None) == (
         "prompt 12 tok (11 reused), 10.0 tok/s | first token 0.10 s | 1 tok"
     )

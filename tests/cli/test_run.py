@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from tests.cli import fake
 
 PARIS = "The capital of France is Paris."
@@ -96,9 +95,17 @@ def test_json(call):
 
 def test_stages_are_told_when_asked(call):
     lines = call("run", "fake", "hi", "-v").stderr.splitlines()
-    assert [line.split()[0] for line in lines] == ["resolve", "download", "compile", "load", "prompt"]
+    assert [line.split()[0] for line in lines] == [
+        "resolve",
+        "download",
+        "compile",
+        "load",
+        "prompt",
+    ]
     assert "100.0 MB" in lines[1] and "3/3" in lines[2]
-    assert lines[-1].startswith("prompt 10 tok, 20.0 tok/s | first token 0.25 s | 7 tok, 100.0 tok/s")
+    assert lines[-1].startswith(
+        "prompt 10 tok, 20.0 tok/s | first token 0.25 s | 7 tok, 100.0 tok/s"
+    )
     assert "GB" in lines[-1] or "MB" in lines[-1]
     assert call("run", "fake", "hi", "-q").stderr == ""
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.cli import fake
 
+from lanewise.checkpoint.source import TensorInfo
 from lanewise.cli import common
 from lanewise.cli.tables import printable, seconds, size
-from lanewise.lane.spec import ModelInfo, ModelSpec, Rope, TensorInfo
+from lanewise.lane.spec import ModelInfo, ModelSpec, Rope
 
 
 @pytest.fixture
@@ -20,8 +22,8 @@ def info(monkeypatch):
         Rope("half", 10000.0, 16), True,
     )  # fmt: skip
     tensors = (
-        TensorInfo("token_embd.weight", "q8_0", (100, 64), 6800),
-        TensorInfo("out\x1b[2J", "f32", (64,), 256),
+        TensorInfo("token_embd.weight", "q8_0", (100, 64), 0, 6800),
+        TensorInfo("out\x1b[2J", "f32", (64,), 6848, 256),
     )
     metadata = {"general.name": "evil \x1b[31m name", "tokens": ["a"] * 1000, "eps": float("nan")}
     value = ModelInfo("m.gguf", "llama", metadata, tensors, spec, unused=("x",))
@@ -60,14 +62,16 @@ def test_inspect_of_what_we_do_not_run(call, info, monkeypatch):
 
 
 def test_plan(call):
-    assert call("plan", "fake").stdout == (
-        "program abc123\nform decode: up to 1 rows\nlaunch 0: norm\nbarriers 1\n"
-    )
+    text = call("plan", "fake").stdout
+    assert text.startswith("program abc123\nform decode: up to 1 rows\n")
+    assert fake.a_plan().explain() in text
     assert "up to 512 rows" in call("plan", "fake", "--form", "prefill").stdout
     assert call("plan", "fake", "--source", "--form", "prefill").stdout == "graph prefill\n"
     assert call("plan", "fake", "--program").stdout == "// the program\n"
     record = json.loads(call("plan", "fake", "--json").stdout)
-    assert record["arena"] == 64 and record["form"] == "decode" and record["identity"] == "abc123"
+    assert record["launches"] == [] and record["barriers"] == 0
+    assert record["memory"]["allocated"] == 192 and record["rules"]["fired"] == {"chain": 2}
+    assert record["form"] == "decode" and record["identity"] == "abc123"
 
 
 def test_pull(call, monkeypatch, tmp_path):

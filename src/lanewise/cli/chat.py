@@ -112,8 +112,8 @@ class Chat:
         if generation.finish_reason == "context":
             _say("the context is full: /clear begins anew; -c gives more room")
         if generation.ids:
-            told = common.figures(generation)
-            self.stages.say(closing_line(told, common.peak_bytes(), self.stages.cached))
+            line = closing_line(generation.timings, common.peak_bytes(), self.stages.cached)
+            self.stages.say(line)
 
     def obey(self, line: str) -> bool:
         """Do what a /command says; False to leave."""

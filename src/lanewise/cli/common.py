@@ -1,11 +1,11 @@
 """The seam between commands and the library: every command opens its lane here, by name at call
-time, so that tests can put another in its place; and what a finished answer tells of itself."""
+time, so that tests can put another in its place; and where texts come from."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from lanewise.cli.options import LaneOptions
 from lanewise.errors import UsageError
 
 if TYPE_CHECKING:
-    from lanewise.lane import Generation, Lane
+    from lanewise.lane import Lane
     from lanewise.lane.spec import ModelInfo
 
 Progress = Callable[..., None]
@@ -40,45 +40,6 @@ def inspect_model(model: str, offline: bool | None, progress: Progress | None) -
     from lanewise.checkpoint import names
 
     return lanewise.inspect(names.resolve(model, offline=offline, progress=progress))
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What one answer cost.  Times in seconds; `reused` prompt tokens were in the cache."""
-
-    prompt_tokens: int
-    reused: int
-    prompt_s: float
-    first_token_s: float
-    tokens: int
-    generate_s: float
-
-    @property
-    def prompt_rate(self) -> float:
-        """Prompt tokens per second, counting only those that were computed."""
-        return rate(self.prompt_tokens - self.reused, self.prompt_s)
-
-    @property
-    def rate(self) -> float:
-        """Generated tokens per second, after the first (which the prompt's last row gives)."""
-        return rate(self.tokens - 1, self.generate_s)
-
-
-def rate(count: int, time: float) -> float:
-    return count / time if count > 0 and time > 0 else 0.0
-
-
-def figures(generation: Generation) -> Figures:
-    """The figures of a generation that has ended."""
-    told = generation.timings
-    return Figures(
-        prompt_tokens=told.prompt_tokens,
-        reused=told.reused,
-        prompt_s=told.prompt_s,
-        first_token_s=told.first_token_s,
-        tokens=len(generation.ids),
-        generate_s=told.generate_s,
-    )
 
 
 def peak_bytes() -> int:

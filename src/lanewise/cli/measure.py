@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lanewise.cli import common
-
 if TYPE_CHECKING:
     from lanewise.lane import Lane
+    from lanewise.lane.generate import Timings
 
 _SEED = 20_24
 
@@ -87,11 +86,10 @@ def _write(lane: Lane, depth: list[int], turn: int, count: int) -> tuple[float, 
             time += told.generate_s
         if steps >= count:
             break
-    return common.rate(steps, time), first
+    return steps / time if time > 0 else 0.0, first
 
 
-def _take(lane: Lane, ids: list[int], count: int) -> common.Figures:
+def _take(lane: Lane, ids: list[int], count: int) -> Timings:
     generation = lane.generate(ids, max_tokens=count, temperature=0)
-    for _ in generation:
-        pass
-    return common.figures(generation)
+    generation.read()
+    return generation.timings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,11 +68,17 @@ def _form(lane: Lane, name: str) -> Any:
 
 
 def _record(model: str, lane: Lane, form: Any) -> dict[str, Any]:
+    from lanewise.plan import report
+
+    plan = form.plan
     return {
         "model": model,
         "identity": lane.program.identity,
         "form": form.name,
         "capacity": form.capacity,
         "io": dict(form.io),
-        **form.plan.record(),
+        "barriers": sum(plan.barriers),
+        "memory": asdict(plan.memory),
+        "rules": asdict(plan.trace),
+        "launches": report.table(plan),
     }

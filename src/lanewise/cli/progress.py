@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from lanewise.cli.tables import printable, seconds, size
 
 if TYPE_CHECKING:
-    from lanewise.cli.common import Figures
+    from lanewise.lane.generate import Timings
 
 _BAR, _REDRAW_S, _BYTES_FROM = 20, 0.05, 1 << 16
 _ERASE = "\r\x1b[K"
@@ -105,15 +105,15 @@ def bar(done: int, total: int) -> str:
     return f"[{'#' * full}{'-' * (_BAR - full)}]"
 
 
-def closing_line(figures: Figures, peak: int, cached: bool | None) -> str:
-    """What an answer cost, in one line."""
-    prompt = f"prompt {figures.prompt_tokens} tok"
-    if figures.reused:
-        prompt += f" ({figures.reused} reused)"
-    parts = [f"{prompt}, {figures.prompt_rate:.1f} tok/s"]
-    parts.append(f"first token {seconds(figures.first_token_s)}")
-    answer = f"{figures.tokens} tok"
-    parts.append(f"{answer}, {figures.rate:.1f} tok/s" if figures.tokens > 1 else answer)
+def closing_line(told: Timings, peak: int, cached: bool | None) -> str:
+    """What an answer cost, in one line; `peak` bytes (0: not known)."""
+    prompt = f"prompt {told.prompt_tokens} tok"
+    if told.reused:
+        prompt += f" ({told.reused} reused)"
+    parts = [f"{prompt}, {told.prompt_rate:.1f} tok/s"]
+    parts.append(f"first token {seconds(told.first_token_s)}")
+    answer = f"{told.tokens} tok"
+    parts.append(f"{answer}, {told.rate:.1f} tok/s" if told.tokens > 1 else answer)
     if peak:
         parts.append(f"peak {size(peak)}")
     if cached:

@@ -81,12 +81,11 @@ def _tell(generation: Generation, stages: Stages, interrupted: bool) -> None:
     if generation.finish_reason == "context":
         stages.say("the context is full: give more room with -c")
     if generation.ids or not interrupted:
-        told = common.figures(generation)
-        stages.say(closing_line(told, common.peak_bytes(), stages.cached))
+        stages.say(closing_line(generation.timings, common.peak_bytes(), stages.cached))
 
 
 def _record(model: str, generation: Generation, text: str, interrupted: bool) -> dict[str, object]:
-    told = common.figures(generation)
+    told = generation.timings
     return {
         "model": model,
         "text": text,
