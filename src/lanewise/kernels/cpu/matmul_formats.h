@@ -1,0 +1,154 @@
+// Packed formats.  Laws:
+//  - a matrix is panels of 16 rows (the last padded with zero rows), a panel is records ascending
+//    in K, so a panel and its successor are one forward stream; records are multiples of 64 bytes
+//    (q4_0, q5_0, q8_0: two blocks of 32 per record; a last single block is half of one);
+//  - inside, lane = row: a vector of 64 bytes is 16 rows x 4 of K ("group"; 8 groups per block);
+//      nibbles  4 vectors: low half = group 2j, high half = group 2j+1
+//      bit 5    1 vector: bit g of a byte belongs to group g
+//      bits 5,6 2 vectors: bits 2(g%4).. of vector g/4 belong to group g
+//      bytes    8 vectors, biased by 128
+//    then scales, lane = row: f16 d[16] (, m[16]); k-quants: f16 d, dmin, u8 scale[8][16], min;
+//  - codes are unsigned; a weight is (code - OFFSET) * scale + minimum.
+#pragma once
+#include "lanes.h"
+
+// One block of 32 of K in a panel.
+struct LwBlock {
+  const uint8_t* q;  // nibbles or bytes
+  const uint8_t* h;  // high bits
+  const uint8_t* s;  // scales of the block, or of its record of 256
+  int i;             // which block of the record
+};
+
+// Chains of sums restart every 512 of K (docs/recipes.md).
+enum { LW_CHAIN = 512, LW_CHAIN_BLOCKS = LW_CHAIN / 32 };
+
+enum { LW_NIBBLES = 0, LW_BIT = 1, LW_TWO_BITS = 2, LW_BYTES = 3 };
+
+template <int KIND> LW_INLINE lw_u32 lw_group(const LwBlock& b, int g) {
+  if constexpr (KIND == LW_BYTES) {
+    return lw_load_bytes(b.q + g * 64);
+  } else {
+    lw_u32 v = lw_load_bytes(b.q + (g / 2) * 64);
+    v = (g & 1 ? v >> 4 : v) & 0x0f0f0f0fu;
+    if constexpr (KIND == LW_BIT) {
+      lw_u32 h = lw_load_bytes(b.h);
+      v |= (g < 4 ? h << (4 - g) : h >> (g - 4)) & 0x10101010u;
+    }
+    if constexpr (KIND == LW_TWO_BITS) {
+      lw_u32 h = lw_load_bytes(b.h + (g / 4) * 64);
+      const int r = g & 3;
+      v |= (r < 2 ? h << (4 - 2 * r) : h >> (2 * r - 4)) & 0x30303030u;
+    }
+    return v;
+  }
+}
+
+LW_INLINE lw_f32 lw_small(const uint8_t* p) {
+  return lw_float((lw_i32)__builtin_convertvector(*(const lw_u8_at*)p, lw_u32));
+}
+LW_INLINE lw_f32 lw_small_signed(const uint8_t* p) {
+  return lw_float(__builtin_convertvector(*(const lw_i8_at*)p, lw_i32));
+}
+
+// Formats with one f16 scale (and minimum) per 32.  QB: bytes of codes of a block.
+template <int KIND_, int OFFSET_, bool MINS_, int SOURCE_> struct LwSimple {
+  enum {
+    KIND = KIND_, OFFSET = OFFSET_, SUBS = 1, K = 32, SOURCE = SOURCE_,
+    NIB = KIND == LW_BYTES ? 512 : 256, HIGH = KIND == LW_BIT ? 64 : 0,
+    QB = NIB + HIGH, SB = MINS_ ? 64 : 32, BLOCK = QB + SB
+  };
+  static constexpr bool MINS = MINS_;
+  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb * BLOCK; }
+  LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t nb) {
+    if constexpr (BLOCK % 64 == 0) {
+      const uint8_t* q = p + b * BLOCK;
+      return {q, q + NIB, q + QB, 0};
+    } else {
+      const uint8_t* r = p + (b >> 1) * (2 * BLOCK);
+      const int64_t odd = b & 1, pair = ((b | 1) < nb) ? 1 : 0;
+      return {r + odd * QB, r + odd * QB + NIB, r + (QB << pair) + odd * SB, 0};
+    }
+  }
+  LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int) { return lw_half(b.s); }
+  LW_INLINE_MEMBER lw_f32 minimum(const LwBlock& b) {
+    if constexpr (MINS_) return lw_half(b.s + 32);
+    return lw_f32{};
+  }
+};
+
+// q4_k, q5_k: super-blocks of 256; scale = fl(d * sc), minimum = -fl(dmin * m).
+template <int KIND_, int SOURCE_> struct LwSuper {
+  enum {
+    KIND = KIND_, OFFSET = 0, SUBS = 1, K = 256, SOURCE = SOURCE_,
+    HIGH = KIND == LW_BIT ? 64 : 0, CODES = 8 * (256 + HIGH), RECORD = CODES + 64 + 256,
+    BLOCK = RECORD / 8
+  };
+  static constexpr bool MINS = true;
+  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
+  LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
+    const uint8_t* r = p + (b >> 3) * RECORD;
+    const int i = (int)(b & 7);
+    return {r + i * 256, r + 2048 + i * HIGH, r + CODES, i};
+  }
+  LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int) {
+    return lw_half(b.s) * lw_small(b.s + 64 + b.i * 16);
+  }
+  LW_INLINE_MEMBER lw_f32 minimum(const LwBlock& b) {
+    return -(lw_half(b.s + 32) * lw_small(b.s + 192 + b.i * 16));
+  }
+};
+
+// q6_k: a signed scale per 16, so two sub-blocks in every block.
+struct LwSix {
+  enum {
+    KIND = LW_TWO_BITS, OFFSET = 32, SUBS = 2, K = 256, SOURCE = 210,
+    CODES = 8 * (256 + 128), RECORD = CODES + 256 + 64, BLOCK = RECORD / 8
+  };
+  static constexpr bool MINS = false;
+  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
+  LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
+    const uint8_t* r = p + (b >> 3) * RECORD;
+    const int i = (int)(b & 7);
+    return {r + i * 256, r + 2048 + i * 128, r + CODES, i};
+  }
+  LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int sub) {
+    return lw_half(b.s + 256) * lw_small_signed(b.s + (b.i * 2 + sub) * 16);
+  }
+  LW_INLINE_MEMBER lw_f32 minimum(const LwBlock&) { return lw_f32{}; }
+};
+
+// Float formats: one vector of 16 rows per element of K.
+template <int BYTES_, bool BRAIN_> struct LwPlain {
+  enum { BYTES = BYTES_, K = 1, SOURCE = BYTES_ };
+  static constexpr bool BRAIN = BRAIN_;
+  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb * 32 * 16 * BYTES; }
+  LW_INLINE_MEMBER lw_f32 at(const uint8_t* panel, int64_t k) {
+    const uint8_t* p = panel + k * (16 * BYTES);
+    if constexpr (BYTES == 4) return lw_load(p);
+    if constexpr (BRAIN) return lw_bfloat(p);
+    return lw_half(p);
+  }
+};
+
+typedef LwPlain<4, false> lw_format_f32;
+typedef LwPlain<2, false> lw_format_f16;
+typedef LwPlain<2, true> lw_format_bf16;
+typedef LwSimple<LW_BYTES, 128, false, 34> lw_format_q8_0;
+typedef LwSimple<LW_NIBBLES, 8, false, 18> lw_format_q4_0;
+typedef LwSimple<LW_NIBBLES, 0, true, 20> lw_format_q4_1;
+typedef LwSimple<LW_BIT, 16, false, 22> lw_format_q5_0;
+typedef LwSimple<LW_BIT, 0, true, 24> lw_format_q5_1;
+typedef LwSuper<LW_NIBBLES, 144> lw_format_q4_k;
+typedef LwSuper<LW_BIT, 176> lw_format_q5_k;
+typedef LwSix lw_format_q6_k;
+
+template <class F> LW_INLINE constexpr bool lw_is_float() { return F::K == 1; }
+
+// Element e (0..3) of a group as f32 weights: exactly what the format's decoder says.
+template <class F> LW_INLINE lw_f32 lw_decode(lw_u32 group, int e, lw_f32 scale, lw_f32 minimum) {
+  lw_f32 code = lw_float((lw_i32)((group >> (8 * e)) & 255u) - (int32_t)F::OFFSET);
+  lw_f32 w = code * scale;
+  if constexpr (F::MINS) w = w + minimum;
+  return w;
+}

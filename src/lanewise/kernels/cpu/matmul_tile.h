@@ -1,0 +1,169 @@
+// Tiles of a quantised product.  Laws (law 2 made code; the only places where floats are added):
+//  - a chain covers 512 of K (16 blocks) from zero: acc = fma((float)z, fl(d_w * d_x), acc),
+//    ascending; mins in a second chain, accm = fma(m_w, sv, accm);
+//  - chains are added ascending; the first is taken as it is; result = total + totalm;
+//  - lanes are output rows; T tokens share what is loaded of the weights.
+// lw_direct: few tokens, weights streamed from their packed form, two panels in flight.
+// lw_tile: many tokens, from one 512 of K unpacked to int16 words (codes less their bias), so one
+// route serves every format: 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
+#pragma once
+#include "matmul.h"
+#include "matmul_dot.h"
+
+// Sixteen running int32 sums, and one step of two of K: words of P panels times two of a row.
+#if defined(LW_AVX2)
+typedef LwPair LwSum;
+LW_INLINE lw_i32 lw_sum(LwSum z) { return lw_whole(z); }
+template <int P, int T>
+LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
+  __m256i a = lw_all4(two);
+  LW_UNROLL for (int p = 0; p < P; ++p) {
+    LwPair u = lw_halves(v[p]);
+    __m256i l = lw_madd16(u.a, a), h = lw_madd16(u.b, a);
+    z[p][t] = first ? LwSum{l, h} : lw_pair_add32(z[p][t], l, h);
+  }
+}
+#else
+typedef lw_i32 LwSum;
+LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
+template <int P, int T>
+LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
+  const int32_t a = *(const lw_i32_any*)two;
+  LW_UNROLL for (int p = 0; p < P; ++p) {
+    lw_i32 was = first ? lw_i32{} : z[p][t];
+#if defined(LW_AVX512)
+    z[p][t] = (lw_i32)_mm512_dpwssd_epi32((__m512i)was, (__m512i)v[p], _mm512_set1_epi32(a));
+#else
+    lw_i32 w = (lw_i32)v[p];
+    z[p][t] = was + ((lw_i32)((lw_u32)w << 16) >> 16) * (int32_t)(int16_t)a + (w >> 16) * (a >> 16);
+#endif
+  }
+}
+#endif
+
+template <class F, int T> struct LwChains {
+  lw_f32 acc[T], mins[T];
+};
+
+template <class F, int T>
+LW_INLINE void lw_chain_add(LwChains<F, T>& total, const LwChains<F, T>& c, bool first) {
+  LW_UNROLL for (int t = 0; t < T; ++t) {
+    total.acc[t] = first ? c.acc[t] : total.acc[t] + c.acc[t];
+    if constexpr (F::MINS) total.mins[t] = first ? c.mins[t] : total.mins[t] + c.mins[t];
+  }
+}
+
+// One block's sums into the chains of one panel.
+template <class F, int T>
+LW_INLINE void lw_fold(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 z[T][2],
+                       LwChains<F, T>& c) {
+  LW_UNROLL for (int sub = 0; sub < F::SUBS; ++sub) {
+    lw_f32 d = F::scale(blk, sub);
+    LW_UNROLL for (int t = 0; t < T; ++t) {
+      float s = ((const float*)(x.row[t] + x.plane.s))[b];
+      c.acc[t] = lw_fma(lw_float(z[t][sub]), d * s, c.acc[t]);
+    }
+  }
+  if constexpr (F::MINS) {
+    lw_f32 m = F::minimum(blk);
+    LW_UNROLL for (int t = 0; t < T; ++t)
+      c.mins[t] = lw_fma(m, lw_all(((const float*)(x.row[t] + x.plane.sv))[b]), c.mins[t]);
+  }
+}
+
+// Two panels (the same one twice where there is no second), T rows; total[p] gets their totals.
+// ahead[p]: the panel that this stream reads next, for the prefetch across the seam.
+template <class F, int W, int T>
+LW_NOINLINE void lw_direct(const uint8_t* const panel[2], const uint8_t* const ahead[2],
+                           const LwRows<T>& rows, int64_t nb, LwChains<F, T> total[2]) {
+  enum { FAR = 1024 };
+  const LwRows<T> x = rows;
+  const uint8_t* const p0[2] = {panel[0], panel[1]};
+  const uint8_t* const a0[2] = {ahead[0], ahead[1]};
+  const int64_t size = F::panel(nb);
+  for (int64_t b0 = 0; b0 < nb; b0 += LW_CHAIN_BLOCKS) {
+    const int64_t b1 = lw_min64(nb, b0 + LW_CHAIN_BLOCKS);
+    LwChains<F, T> c[2] = {};
+    LW_ROLL for (int64_t b = b0; b < b1; ++b) {
+      const int64_t at = b * F::BLOCK + FAR;
+      LW_UNROLL for (int p = 0; p < 2; ++p) {
+        const uint8_t* next = at < size ? p0[p] + at : a0[p] + (at - size);
+        LW_UNROLL for (int i = 0; i < F::BLOCK; i += 64) lw_prefetch(next + i);
+        LwBlock blk = F::block(p0[p], b, nb);
+        lw_i32 z[T][2];
+        lw_dot<F, W, T>(blk, x, b, z);
+        lw_fold<F, T>(blk, x, b, z, c[p]);
+      }
+    }
+    LW_UNROLL for (int p = 0; p < 2; ++p) lw_chain_add(total[p], c[p], b0 == 0);
+  }
+}
+
+// One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
+template <class F> struct LwUnpacked {
+  lw_u32* words;
+  lw_f32* scales;  // [block][SUBS]
+  lw_f32* mins;    // [block]
+};
+
+template <class F>
+LW_NOINLINE void lw_unpack(const uint8_t* panel, int64_t nb, int64_t b0, int64_t count,
+                           LwUnpacked<F> to) {
+  typedef uint16_t halves __attribute__((vector_size(64)));
+  LW_ROLL for (int64_t i = 0; i < count; ++i) {
+    const LwBlock blk = F::block(panel, b0 + i, nb);
+    LW_UNROLL for (int g = 0; g < 8; ++g) {
+      halves v = (halves)lw_group<F::KIND>(blk, g);
+      to.words[i * 16 + g * 2] = (lw_u32)((v & 255) - (uint16_t)F::OFFSET);
+      to.words[i * 16 + g * 2 + 1] = (lw_u32)((v >> 8) - (uint16_t)F::OFFSET);
+    }
+    LW_UNROLL for (int s = 0; s < F::SUBS; ++s) to.scales[i * F::SUBS + s] = F::scale(blk, s);
+    if constexpr (F::MINS) to.mins[i] = F::minimum(blk);
+  }
+}
+
+// The chains of P panels x T rows over `count` blocks from block b0 of K.
+template <class F, int P, int T>
+LW_NOINLINE void lw_tile(const LwUnpacked<F>* from, const LwRows<T>& rows, int64_t b0,
+                         int64_t count, LwChains<F, T> c[P]) {
+  const LwRows<T> x = rows;
+  LwUnpacked<F> w[P];
+  lw_f32 acc[P][T] = {};
+  LW_UNROLL for (int p = 0; p < P; ++p) w[p] = from[p];
+  LW_ROLL for (int64_t i = 0; i < count; ++i) {
+    LW_UNROLL for (int sub = 0; sub < F::SUBS; ++sub) {
+      constexpr int steps = 16 / F::SUBS;
+      LwSum z[P][T];
+      LW_UNROLL for (int g = 0; g < steps; ++g) {
+        const int at = sub * steps + g;
+        lw_u32 v[P];
+        LW_UNROLL for (int p = 0; p < P; ++p) v[p] = w[p].words[i * 16 + at];
+        LW_UNROLL for (int t = 0; t < T; ++t)
+          lw_step<P, T>(z, t, v, x.row[t] + x.plane.words + (b0 + i) * 64 + at * 4, g == 0);
+      }
+      lw_f32 d[P];
+      LW_UNROLL for (int p = 0; p < P; ++p) d[p] = w[p].scales[i * F::SUBS + sub];
+      LW_UNROLL for (int t = 0; t < T; ++t) {
+        const float s = ((const float*)(x.row[t] + x.plane.s))[b0 + i];
+        LW_UNROLL for (int p = 0; p < P; ++p)
+          acc[p][t] = lw_fma(lw_float(lw_sum(z[p][t])), d[p] * s, acc[p][t]);
+      }
+    }
+  }
+  LW_UNROLL for (int p = 0; p < P; ++p) LW_UNROLL for (int t = 0; t < T; ++t) {
+    c[p].acc[t] = acc[p][t];
+    acc[p][t] = lw_f32{};
+  }
+  if constexpr (F::MINS) {
+    LW_ROLL for (int64_t i = 0; i < count; ++i) {
+      lw_f32 m[P];
+      LW_UNROLL for (int p = 0; p < P; ++p) m[p] = w[p].mins[i];
+      LW_UNROLL for (int t = 0; t < T; ++t) {
+        const lw_f32 sv = lw_all(((const float*)(x.row[t] + x.plane.sv))[b0 + i]);
+        LW_UNROLL for (int p = 0; p < P; ++p) acc[p][t] = lw_fma(m[p], sv, acc[p][t]);
+      }
+    }
+    LW_UNROLL for (int p = 0; p < P; ++p) LW_UNROLL for (int t = 0; t < T; ++t)
+      c[p].mins[t] = acc[p][t];
+  }
+}
