@@ -128,6 +128,13 @@ class Graph:
         return body_writes(self)
 
     @cached_property
+    def touches(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Of a body: (operand, window) of every state that its nodes read or write."""
+        from lanewise.ir.states import body_touches
+
+        return body_touches(self)
+
+    @cached_property
     def identity(self) -> str:
         """SHA-256 over the graph's text, hexadecimal."""
         from lanewise.ir.text import print_graph

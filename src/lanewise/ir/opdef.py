@@ -74,6 +74,8 @@ class OpDef:
     # operands whose leading axis is the results' (row i of them makes row i); elementwise and
     # shape rows say it by their shapes
     rows: tuple[str, ...] = ()
+    # of an op that writes: the same in place, inplace(state, *other operands)
+    inplace: Callable[..., None] | None = None
 
 
 _OPS: dict[str, OpDef] = {}

@@ -7,7 +7,7 @@ number of the write that made it (0: as it came in) and is stale once a later wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -62,6 +62,25 @@ def body_writes(body: Graph) -> tuple[Write, ...]:
     return tuple(found)
 
 
+def node_touches(node: Node) -> Iterable[tuple[int, Window]]:
+    """(operand, window within it) of all that a node reads or writes, were it a state.  A
+    `layer` touches nothing: who uses the window does."""
+    if node.body is not None:
+        return node.body.touches
+    return () if node.op == "layer" else [(k, ()) for k in range(len(node.operands))]
+
+
+def body_touches(body: Graph) -> tuple[tuple[int, Window], ...]:
+    """What a body touches of its state roots, by operand of the fused node; no pair twice."""
+    found: dict[tuple[int, Window], None] = {}
+    for node in body.nodes:
+        for k, window in node_touches(node) if body.states else ():
+            value = body.states.get(node.operands[k])
+            if value is not None:
+                found[(int(body.nodes[value.root].name), value.window + window)] = None
+    return tuple(found)
+
+
 def body_value(body: Graph, output: int) -> tuple[int, Window] | None:
     """(operand, window) of a body's output that is a value of a state."""
     value = body.states.get(body.outputs[output][1])
@@ -108,17 +127,18 @@ def before_writes(graph: Graph) -> Iterator[tuple[int, int]]:
     overwrites them.  No rewrite may bring the second before the first."""
     touched: dict[int, dict[Window, list[int]]] = {}
     for i, node in enumerate(graph.nodes):
-        if node.op == "layer":
-            continue  # a window reads nothing; who reads it counts
-        mine = [graph.states[r] for r in dict.fromkeys(node.operands) if r in graph.states]
+        mine: list[tuple[int, Window]] = []
+        for k, window in node_touches(node):
+            value = graph.states.get(node.operands[k])
+            if value is not None:
+                mine.append((value.root, value.window + window))
         for w in node_writes(node):
             value = graph.states.get(node.operands[w.operand])
             if value is not None:
-                window = value.window + w.window
-                for reader in _touching(touched.get(value.root, {}), window):
+                for reader in _touching(touched.get(value.root, {}), value.window + w.window):
                     yield reader, i
-        for value in mine:
-            touched.setdefault(value.root, {}).setdefault(value.window, []).append(i)
+        for root, window in mine:
+            touched.setdefault(root, {}).setdefault(window, []).append(i)
 
 
 def _touching(touched: Mapping[Window, list[int]], window: Window) -> Iterator[int]:

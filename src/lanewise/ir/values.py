@@ -55,7 +55,9 @@ def forget() -> None:
 def dequantised(x: Any) -> Array:
     """Activations v * scale, float64 [R, K]: exact (17 bits by 24)."""
     v = np.asarray(x.v, np.float64)
-    return v * np.repeat(np.asarray(x.scale, np.float64), v.shape[1] // x.scale.shape[1], axis=1)
+    scale = np.repeat(np.asarray(x.scale, np.float64), v.shape[1] // x.scale.shape[1], axis=1)
+    with np.errstate(invalid="ignore"):  # a group that was not finite: 0 times its scale is NaN
+        return v * scale
 
 
 def rounded(x: Array, type: Type) -> Array:

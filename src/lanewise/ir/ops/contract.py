@@ -59,9 +59,18 @@ def _linear(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 def quantised_matrix(rng: np.random.Generator, fmt: str, n: int, k: int) -> Any:
     """A random matrix in a checkpoint format (for samples)."""
-    from lanewise.quant.format import quantise
+    from lanewise.quant.format import QuantArray, format_of
 
-    return quantise(fmt, rng.standard_normal((n, k)).astype(np.float32))
+    encode = format_of(fmt).encode
+    assert encode is not None
+    return QuantArray(fmt, (n, k), encode(random(rng, "f32", (n, k))))
+
+
+def quantised_rows(recipe: str, x: np.ndarray[Any, Any]) -> Any:
+    """f32 [R, K] as quantised activations."""
+    from lanewise.quant.activations import ActArray, quantise
+
+    return ActArray(recipe, *quantise(x, recipe))
 
 
 def _linear_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -106,9 +115,7 @@ def _quantize_infer(types: Types, attrs: Attrs) -> Types:
 
 
 def _quantize(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
-    from lanewise.quant.activations import quantise
-
-    return (quantise(attrs["recipe"], args[0]),)
+    return (quantised_rows(attrs["recipe"], args[0]),)
 
 
 def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -150,13 +157,11 @@ def _quant_linear(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 
 def _quant_linear_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    from lanewise.quant.activations import quantise
-
     for recipe in RECIPES:
         for fmt in ("q8_0", "q4_1"):
-            x = quantise(recipe, random(rng, "f32", (3, 64)))
+            x = quantised_rows(recipe, random(rng, "f32", (3, 64)))
             yield Sample((x, quantised_matrix(rng, fmt, 5, 64)))
-    x = quantise("int8", random(rng, "f32", (1, 32)))
+    x = quantised_rows("int8", random(rng, "f32", (1, 32)))
     yield Sample((x, quantised_matrix(rng, "q8_0", 3, 32), random(rng, "f32", (3,))))
 
 

@@ -119,7 +119,7 @@ register(
             Bad((_C, _X, _ROWS[0], Type("u32", (2,)), _ROWS[2]), {}, "graph.shape"),
             Bad((_C, _X, _ROWS[0], _ROWS[1], Type("f32", (3,))), {}, "graph.dtype"),
         ),
-        writes=True, rows=("x", "slots", "positions"),
+        writes=True, rows=("x", "slots", "positions"), inplace=write_rows,
     )
 )  # fmt: skip
 

@@ -1,0 +1,246 @@
+"""Is this graph legal?  Every fault is found and all are raised together.
+
+Laws: an operand is made before it is used; a result's type is what the op's rule gives; names of
+roots and outputs are unique; a body has one root per operand, of its type; `live` names a u32
+scalar and rows of two counts do not mix; only values of states are written, and nobody reads
+bytes that a later write has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lanewise.errors import GraphError, LanewiseError, collect
+from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
+from lanewise.ir.live import row_operands
+from lanewise.ir.opdef import apply, complete_attrs, opdef
+from lanewise.ir.ops.rules import BLOCKS, RECIPES, SCALARS
+from lanewise.ir.states import StateValue, Window, node_touches, node_writes, overlap
+from lanewise.ir.text import value_names
+
+MAX_DEPTH = 32
+_DTYPES = frozenset((*SCALARS, *RECIPES, *BLOCKS))
+
+
+def verify(graph: Graph) -> None:
+    """Raise every fault of the graph: GraphError, or `Refused` with all of them.
+
+    Codes: graph.unknown_op, .operands, .undefined, .type, .name, .duplicate_name, .attribute (and
+    the other codes of the op's rule), .body, .state, .stale_state, .live, .output.
+    """
+    if "verified" not in graph.__dict__:  # frozen: one look is enough
+        collect(list(_faults(graph, 0)))
+        graph.__dict__["verified"] = True
+
+
+def _faults(graph: Graph, depth: int) -> Iterator[LanewiseError]:
+    if depth > MAX_DEPTH:
+        yield GraphError("graph.body", f"bodies nest deeper than {MAX_DEPTH}", place=graph.name)
+        return
+    form = list(_form(graph, depth))
+    yield from form
+    if not form:  # what follows looks things up and needs a well-formed graph
+        yield from _live(graph, depth)
+        yield from _states(graph)
+
+
+def _place(graph: Graph, index: int, names: dict[Ref, str]) -> str:
+    node = graph.nodes[index]
+    shown = f"{graph.name}: {names.get((index, 0), f'node {index}')} = {node.op}"
+    return f"{node.site}: {shown}" if node.site else shown
+
+
+def _form(graph: Graph, depth: int) -> Iterator[LanewiseError]:
+    """Names, operands, types, bodies: node by node."""
+    names = value_names(graph)
+    roots: set[str] = set()
+    for i, node in enumerate(graph.nodes):
+        place = _place(graph, i, names)
+        for error in _node(graph, i, node, depth):
+            if isinstance(error, GraphError) and not error.place:
+                yield GraphError(error.code, error.message, place=place, remedy=error.remedy)
+            else:
+                yield error
+        if node.op in ROOTS:
+            if node.name in roots:
+                yield GraphError(
+                    "graph.duplicate_name", f"two roots are named {node.name!r}", place=place
+                )
+            roots.add(node.name)
+    seen: set[str] = set()
+    for name, ref in graph.outputs:
+        if name in seen:
+            yield GraphError("graph.duplicate_name", f"two outputs are named {name!r}")
+        seen.add(name)
+        if not _exists(graph, ref, len(graph.nodes)):
+            yield GraphError("graph.output", f"output {name!r} is value {ref}, which is not there")
+
+
+def _exists(graph: Graph, ref: Ref, before: int) -> bool:
+    return 0 <= ref[0] < before and 0 <= ref[1] < len(graph.nodes[ref[0]].types)
+
+
+def _node(graph: Graph, index: int, node: Node, depth: int) -> Iterator[LanewiseError]:
+    missing = [r for r in node.operands if not _exists(graph, r, index)]
+    for r in missing:
+        yield GraphError("graph.undefined", f"operand {r} is not made before it is used")
+    if len(dict(node.attrs)) < len(node.attrs):
+        yield GraphError("graph.attribute", "an attribute is given twice")
+    try:
+        row = opdef(node.op)
+        attrs = complete_attrs(row, dict(node.attrs))
+        if len(attrs) > len(node.attrs):
+            absent = ", ".join(sorted(set(attrs) - set(dict(node.attrs))))
+            raise GraphError("graph.missing_attribute", f"{absent} is not given")
+        if node.op in ROOTS:
+            yield from _root(node)
+        elif node.name:
+            yield GraphError("graph.name", f"only roots have names, not {node.name!r}")
+        elif (node.op == "fused") != (node.body is not None):
+            yield GraphError("graph.body", "a body belongs to `fused`, and there always")
+        elif not missing:
+            types = tuple(map(graph.type, node.operands))
+            if node.body is not None:
+                yield from _body(node, node.body, types, depth)
+            else:
+                _, results = apply(node.op, types, dict(node.attrs))
+                if results != node.types:
+                    yield GraphError(
+                        "graph.type", f"results are {_shown(results)}, not {_shown(node.types)}"
+                    )
+    except GraphError as error:
+        yield error
+
+
+def _root(node: Node) -> Iterator[GraphError]:
+    if node.operands or node.body is not None or len(node.types) != 1:
+        yield GraphError("graph.operands", "a root has no operands, no body and one type")
+        return
+    type = node.types[0]
+    if not type.shape or min(type.shape) < 1:
+        yield GraphError("graph.shape", f"{node.name!r} is {type}: every dimension must be > 0")
+    elif type.dtype not in _DTYPES:
+        yield GraphError("graph.dtype", f"{node.name!r} is {type}: no such dtype or format")
+    elif type.shape[-1] % BLOCKS.get(type.dtype, 1):
+        yield GraphError(
+            "graph.shape", f"{node.name!r} is {type}: rows are blocks of {BLOCKS[type.dtype]}"
+        )
+    if node.op == "scalar" and type not in (Type("u32", (1,)), Type("f32", (1,))):
+        yield GraphError("graph.type", f"scalar {node.name!r} is {type}; u32[1] or f32[1]")
+    if node.op == "state" and node.attr("layout") not in ("rows", "panels"):
+        yield GraphError("graph.attribute", f"layout {node.attr('layout')!r}: rows or panels")
+    if not isinstance(dict(node.attrs).get("live", ""), str):
+        yield GraphError("graph.attribute", "live is the name of a scalar")
+
+
+def _body(
+    node: Node, body: Graph, types: tuple[Type, ...], depth: int
+) -> Iterator[LanewiseError]:
+    rule = node.attr("rule")
+    before = 0
+    for error in _faults(body, depth + 1):
+        before += 1
+        yield error
+    if before:
+        return
+    roots = {root.name: root for _, root in body.roots()}
+    if set(roots) != {str(k) for k in range(len(types))}:
+        yield GraphError("graph.body", f"{rule}: roots {sorted(roots)}, {len(types)} operands")
+        return
+    for k, type in enumerate(types):
+        if roots[str(k)].types[0] != type:
+            yield GraphError(
+                "graph.body", f"{rule}: operand {k} is {type}, the body's {roots[str(k)].types[0]}"
+            )
+    results = tuple(body.type(ref) for _, ref in body.outputs)
+    if results != node.types:
+        yield GraphError(
+            "graph.type", f"{rule}: results are {_shown(results)}, not {_shown(node.types)}"
+        )
+
+
+def _live(graph: Graph, depth: int) -> Iterator[GraphError]:
+    names = value_names(graph)
+    scalars = {n.name for _, n in graph.roots("scalar") if n.types[0].dtype == "u32"}
+    for i, node in enumerate(graph.nodes):
+        if node.op in ROOTS:
+            live = graph.live[(i, 0)]
+            if live and depth == 0 and live not in scalars:
+                yield GraphError(
+                    "graph.live", f"{node.name!r} is live={live!r}: no u32 scalar of that name",
+                    place=_place(graph, i, names), remedy="declare the scalar",
+                )  # fmt: skip
+        elif node.body is None:
+            types = tuple(map(graph.type, node.operands))
+            ragged = row_operands(node, types)
+            counts = {graph.live[node.operands[k]] for k in ragged} - {""}
+            if len(counts) > 1:
+                yield GraphError(
+                    "graph.live", f"rows counted by {' and '.join(sorted(counts))} meet",
+                    place=_place(graph, i, names), remedy="bring them together by `gather_rows`",
+                )  # fmt: skip
+
+
+def _states(graph: Graph) -> Iterator[GraphError]:
+    """Writes go to states; nothing stale is touched, by a node or as an output."""
+    names = value_names(graph)
+    written: dict[int, list[tuple[Window, int]]] = {}  # root -> (window, node), in order
+    for i, node in enumerate(graph.nodes):
+        place = _place(graph, i, names)
+        writes = list(node_writes(node))
+        wanted = {w.operand for w in writes} | ({0} if node.op == "layer" else set())
+        for k in sorted(wanted):
+            if node.operands[k] not in graph.states:
+                yield GraphError(
+                    "graph.state", f"operand {k} is {names[node.operands[k]]}, no state",
+                    place=place, remedy="declare a `state` root",
+                )  # fmt: skip
+        if node.body is not None:
+            yield from _body_states(graph, node, place)
+        for k, window in node_touches(node):
+            value = graph.states.get(node.operands[k])
+            if value is not None:
+                shown = names[node.operands[k]]
+                yield from _stale(graph, shown, value, window, written, place)
+        for w in writes:
+            value = graph.states.get(node.operands[w.operand])
+            if value is not None:
+                written.setdefault(value.root, []).append((value.window + w.window, i))
+    for name, ref in graph.outputs:
+        value = graph.states.get(ref)
+        if value is not None:
+            yield from _stale(graph, names[ref], value, (), written, f"output {name!r}")
+
+
+def _body_states(graph: Graph, node: Node, place: str) -> Iterator[GraphError]:
+    """A state goes into a body as a state, and nothing else does."""
+    assert node.body is not None
+    for _, root in node.body.roots():
+        ref = node.operands[int(root.name)]
+        if (root.op == "state") != (ref in graph.states):
+            yield GraphError(
+                "graph.state", f"operand {root.name} is {graph.node(ref).op}, its root {root.op}",
+                place=place,
+            )  # fmt: skip
+
+
+def _stale(
+    graph: Graph, shown: str, value: StateValue, window: Window,
+    written: dict[int, list[tuple[Window, int]]], place: str,
+) -> Iterator[GraphError]:  # fmt: skip
+    window = value.window + window
+    since = [w for w in written.get(value.root, ())[value.version :] if overlap(w[0], window)]
+    if since:
+        name = graph.nodes[value.root].name
+        part = f" window {list(window)}" if window else ""
+        times = "write" if len(since) == 1 else "writes"
+        yield GraphError(
+            "graph.stale_state",
+            f"{shown} is version {value.version} of state {name!r}{part}, {len(since)} {times} "
+            f"behind: {graph.nodes[since[-1][1]].op} at node {since[-1][1]} gave the latest",
+            place=place, remedy="read what the latest write returned",
+        )  # fmt: skip
+
+
+def _shown(types: tuple[Type, ...]) -> str:
+    return ", ".join(map(str, types)) or "none"
