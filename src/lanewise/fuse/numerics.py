@@ -16,7 +16,7 @@ from typing import Final
 from lanewise.errors import UsageError
 from lanewise.ir.builder import GraphBuilder, rebuild
 from lanewise.ir.graph import Graph, Node, Ref
-from lanewise.quant.format import FORMATS
+from lanewise.ir.ops.rules import is_format
 
 ACTIVATIONS: Final = ("int8x2", "int8", "f32")
 
@@ -38,7 +38,7 @@ def numerics(graph: Graph, activations: str) -> Graph:
         x, w, *bias = (refs[r] for r in node.operands)
         if activations == "f32":
             result = b.apply("linear", x, w, *bias, sums="f64")
-        elif b.type(w).dtype not in FORMATS:
+        elif not is_format(b.type(w).dtype):
             result = b.apply("linear", x, w, *bias, sums=node.attr("sums"))
         else:
             codes = b.apply("quantize", x, recipe=activations)

@@ -17,8 +17,8 @@ from typing import Final
 
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref
 from lanewise.ir.opdef import opdef
+from lanewise.ir.ops.rules import is_format
 from lanewise.ir.rewrite import extract_body
-from lanewise.quant.format import FORMATS
 
 PANEL: Final = 16  # output rows of a packed panel
 MAX_GRANULE: Final = 256
@@ -73,7 +73,7 @@ def product_of(body: Graph) -> Product | str:
     xt, wt = body.type(node.operands[0]), body.type(node.operands[1])
     rows, n = node.types[0].shape
     act = xt.dtype if node.op == "quant_linear" else str(node.attr("sums"))
-    if wt.dtype in FORMATS and act == "f32":
+    if is_format(wt.dtype) and act == "f32":
         return f"{wt.dtype} weights by f32 activations in f32 sums"
     rest = tuple(
         i for i, m in enumerate(body.nodes)

@@ -20,9 +20,10 @@ def align(n: int, to: int) -> int:
 
 
 def act_bytes(recipe: str, k: int) -> int:
-    """Bytes of one quantised activation row (`lw_act_bytes_<recipe>`)."""
+    """Bytes of one quantised activation row (`lw_act_bytes_<recipe>`): byte words, 16-bit words,
+    and per group of 32 a scale, the scaled sum and three integer sums."""
     groups = k // 32
-    return align(groups * (RECIPES[recipe] + 4 + 8), 64)
+    return align(align(groups * RECIPES[recipe], 64) + groups * (64 + 4 + 4 + 4 + 8), 64)
 
 
 def value_bytes(type: Type) -> int:
@@ -37,9 +38,8 @@ def value_bytes(type: Type) -> int:
 
 
 def product_scratch(k: int, granule: int) -> int:
-    """Scratch of one thread in a product (`lw_matmul_scratch`)."""
-    columns = max(granule, 64)
-    return align(columns * (2 * k + k // 16 * 8) + 64 * granule * 8 + 16384, 64)
+    """Scratch of one thread in a product (at least `lw_matmul_scratch`)."""
+    return 1 << 20
 
 
 def attention_scratch(d: int, group: int) -> int:

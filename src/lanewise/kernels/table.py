@@ -18,10 +18,10 @@ from typing import Final
 
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.ir.opdef import opdef
+from lanewise.ir.ops.rules import is_format
 from lanewise.kernels.bodies import Product, Rows, body_of, product_of, rows_of
 from lanewise.kernels.layout import attention_scratch, product_scratch, rows_scratch
 from lanewise.kernels.library import KernelObject
-from lanewise.quant.format import FORMATS
 
 # Row counts up to which a row-wise launch is computed by every thread for itself.
 PRIVATE_ROWS: Final = 4
@@ -234,7 +234,7 @@ def take_rows(body: Graph) -> Selection | str:
     if isinstance(rows, str):
         return rows
     dtypes = {t.dtype for i in _inner(body) for t in body.nodes[i].types}
-    if "u32" in dtypes or any(d in FORMATS for d in dtypes):
+    if "u32" in dtypes or any(is_format(d) for d in dtypes):
         return "integers or quantised matrices"
     writes_state = any(opdef(body.nodes[i].op).writes for i in _inner(body))
     small = rows.count <= PRIVATE_ROWS and rows.per_live > 0 and not writes_state
@@ -266,7 +266,7 @@ def take_gather(body: Graph) -> Selection | str:
     if packed:
         objects = (KernelObject("product.cpp", (f"LW_FORMAT={table.dtype}", "LW_PACK"),
                                 (f"lw_gather_{table.dtype}",)),)  # fmt: skip
-    elif table.dtype in FORMATS:
+    elif is_format(table.dtype):
         return "a quantised table that is not a weight"
     stage = Stage("gather", "split", _operands(body), (0,), f"rows/{count}")
     why = f"rows of a packed {table.dtype} matrix" if packed else "rows of a plain table"

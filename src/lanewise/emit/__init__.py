@@ -1,0 +1,1 @@
+"""From plans to the text of a program."""

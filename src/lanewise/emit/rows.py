@@ -1,0 +1,316 @@
+"""One row at a time: the text of row-wise ops, in a product's store or in a pass of its own.
+
+A `RowText` writes the statements that compute `width` columns from column `c0` on of one row.
+Neighbouring elementwise ops share one vector loop, their values in registers; other ops read and
+write rows of floats in L1.  Every op rounds where its recipe says, so that a value gives the same
+bits whether it went through memory or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
+from lanewise.ir.opdef import opdef
+from lanewise.kernels.layout import act_bytes
+
+# elementwise op -> its text over vectors {0}, {1}
+VECTOR: Final = {
+    "add": "vf_add({0}, {1})", "sub": "vf_sub({0}, {1})", "mul": "vf_mul({0}, {1})",
+    "div": "vf_div({0}, {1})", "maximum": "vf_max({0}, {1})", "minimum": "vf_min({0}, {1})",
+    "neg": "vf_neg({0})", "abs": "vf_abs({0})", "square": "vf_mul({0}, {0})",
+    "sqrt": "vf_sqrt({0})", "rsqrt": "vf_rsqrt({0})", "exp": "vf_exp({0})", "log": "vf_log({0})",
+    "tanh": "vf_tanh({0})", "sigmoid": "vf_sigmoid({0})", "silu": "vf_silu({0})",
+    "relu": "vf_relu({0})", "gelu": "vf_gelu({0})", "gelu_erf": "vf_gelu_erf({0})",
+    "erf": "vf_erf({0})", "swiglu": "vf_mul(vf_silu({0}), {1})", "scale": "vf_mul({0}, {1})",
+    "cast": "{0}",
+}  # fmt: skip
+C_TYPES: Final = {"f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "u32": "uint32_t"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a row-wise body runs: `row` and `c0` are C expressions, `width` a C expression or a
+    number of columns at hand, `total` the columns of a whole row."""
+
+    row: str
+    c0: str
+    width: int | str
+    total: int
+    pointer: Callable[[int], str]  # body root -> uint8_t* expression
+    scalar: Callable[[int], str]  # body root (scalar, f32) -> float expression
+    local: Callable[[str, int], str]  # (name, floats at most) -> declaration of a row of floats
+    most: int  # the largest `width`
+
+
+@dataclass
+class RowText:
+    """Writes the statements of a body; `sinks` maps a value to the uint8_t* it is stored at."""
+
+    body: Graph
+    frame: Frame
+    sinks: Mapping[Ref, str]
+    have: dict[Ref, str] = field(default_factory=dict[Ref, str])  # value -> const float* at hand
+    lines: list[str] = field(default_factory=list[str])
+
+    def write(self, nodes: Sequence[int]) -> list[str]:
+        """All statements, in the order of the nodes."""
+        run: list[int] = []
+        for i in nodes:
+            node = self.body.nodes[i]
+            if self._vector(node) and (not run or self._same(run[0], i)):
+                run.append(i)
+                continue
+            self._loop(run)
+            run = []
+            if self._vector(node):
+                run.append(i)
+            else:
+                self._op(i, node)
+        self._loop(run)
+        return self.lines
+
+    def tile(self, ref: Ref, pointer: str) -> None:
+        """A finished tile's row stands for a value; store it if it is wanted outside."""
+        self.have[ref] = pointer
+        if ref in self.sinks:
+            self._copy_out(ref)
+
+    # -- elementwise runs --------------------------------------------------------------------
+
+    def _vector(self, node: Node) -> bool:
+        return node.op not in ROOTS and opdef(node.op).form == "elementwise"
+
+    def _same(self, a: int, b: int) -> bool:
+        return self.body.nodes[a].types[0].shape == self.body.nodes[b].types[0].shape
+
+    def _exact(self) -> bool:
+        return isinstance(self.frame.width, int) and self.frame.width % 16 == 0
+
+    def _loop(self, run: list[int]) -> None:
+        if not run:
+            return
+        tail = "" if self._exact() else "_n"
+        inner = [f"for (int64_t i = 0; i < {self.frame.width}; i += VF_N) {{"]
+        if tail:
+            inner.append(f"  const int64_t n = lw_least({self.frame.width} - i, VF_N);")
+        names: dict[Ref, str] = {}
+        later = self._used_later(run)
+        for i in run:
+            node = self.body.nodes[i]
+            args = [self._load(r, node, names, inner, tail) for r in node.operands]
+            text = VECTOR[node.op].format(*args)
+            if node.types[0].dtype != "f32":
+                text = f"lw_as_{node.types[0].dtype}({text})"
+            inner.append(f"  const vf x{i} = {text};")
+            ref = (i, 0)
+            names[ref] = f"x{i}"
+            if ref in self.sinks:
+                inner.append("  " + self._store(ref, f"x{i}", tail))
+            if ref in later:
+                self.lines.append(self.frame.local(f"v{i}", self.frame.most))
+                self.have[ref] = f"v{i}"
+                inner.append(f"  vf_store{tail}(v{i} + i, x{i}{', n' if tail else ''});")
+        self.lines += [*inner, "}"]
+
+    def _used_later(self, run: list[int]) -> set[Ref]:
+        """Results of a run that nodes after it read."""
+        return {
+            (i, 0) for i in run
+            if any(u not in run for u in self.body.uses.get((i, 0), ()))
+        }  # fmt: skip
+
+    def _load(
+        self, ref: Ref, node: Node, names: dict[Ref, str], inner: list[str], tail: str
+    ) -> str:
+        if ref in names:
+            return names[ref]
+        name = f"a{ref[0]}_{ref[1]}"
+        if name in inner[0:0] or any(line.startswith(f"  const vf {name} ") for line in inner):
+            return name
+        n = ", n" if tail else ""
+        if ref in self.have:
+            text = f"vf_load{tail}({self.have[ref]} + i{n})"
+        else:
+            text = self._root_load(ref, node, tail, n)
+        inner.append(f"  const vf {name} = {text};")
+        return name
+
+    def _root_load(self, ref: Ref, node: Node, tail: str, n: str) -> str:
+        root = self.body.node(ref)
+        assert root.op in ROOTS, f"{root.op} has no row at hand"
+        if root.op == "scalar":
+            return f"vf_set({self.frame.scalar(ref[0])})"
+        type = root.types[0]
+        pointer = f"((const {C_TYPES[type.dtype]}*){self.frame.pointer(ref[0])})"
+        offset, splat = self._offset(type, node.types[0].shape)
+        if splat:
+            value = f"{pointer}[{offset}]"
+            wide = value if type.dtype == "f32" else f"lw_{type.dtype}_to_f32({value})"
+            return f"vf_set({wide})"
+        suffix = "" if type.dtype == "f32" else f"_{type.dtype}"
+        return f"vf_load{suffix}{tail}({pointer} + {offset} + i{n})"
+
+    def _offset(self, type: Type, shape: tuple[int, ...]) -> tuple[str, bool]:
+        """(first element of an operand's row, is it one element for the whole row?)."""
+        f = self.frame
+        if type.size == math.prod(shape):
+            return f"({f.row}) * {f.total} + {f.c0}", False
+        full = (1,) * (len(shape) - len(type.shape)) + type.shape
+        splat = full[-1] == 1
+        stride, index = (1 if splat else full[-1]), list[str]()
+        span = 1
+        for d, have in zip(reversed(shape[:-1]), reversed(full[:-1]), strict=True):
+            if have != 1:
+                index.append(f"({f.row}) / {span} % {d} * {stride}")
+                stride *= have
+            span *= d
+        if not splat:
+            index.append(f.c0)
+        return " + ".join(index) or "0", splat
+
+    def _store(self, ref: Ref, name: str, tail: str) -> str:
+        dtype = self.body.type(ref).dtype
+        n = ", n" if tail else ""
+        suffix = "" if dtype == "f32" else f"_{dtype}"
+        at = f"({C_TYPES[dtype]}*){self.sinks[ref]} + ({self.frame.row}) * {self.frame.total}"
+        return f"vf_store{suffix}{tail}({at} + {self.frame.c0} + i, {name}{n});"
+
+    def _copy_out(self, ref: Ref) -> None:
+        tail = "" if self._exact() else "_n"
+        n = ", n" if tail else ""
+        self.lines.append(f"for (int64_t i = 0; i < {self.frame.width}; i += VF_N) {{")
+        if tail:
+            self.lines.append(f"  const int64_t n = lw_least({self.frame.width} - i, VF_N);")
+        load = f"vf_load{tail}({self.have[ref]} + i{n})"
+        self.lines += ["  " + self._store(ref, load, tail), "}"]
+
+    # -- ops that see more than one element ---------------------------------------------------
+
+    def _row(self, ref: Ref) -> str:
+        """A row of floats: at hand, or in a root."""
+        if ref in self.have:
+            return self.have[ref]
+        root = self.body.node(ref)
+        assert root.op in ROOTS and root.types[0].dtype == "f32", f"{root.op} {root.types[0]}"
+        f = self.frame
+        return f"((const float*){f.pointer(ref[0])} + ({f.row}) * {f.total} + {f.c0})"
+
+    def _result(self, i: int) -> str:
+        """Where an op writes its row: the sink if that is all, else a local row."""
+        ref = (i, 0)
+        f = self.frame
+        if ref in self.sinks and self.body.type(ref).dtype == "f32":
+            at = f"((float*){self.sinks[ref]} + ({f.row}) * {f.total} + {f.c0})"
+            self.lines.append(f"float* v{i} = {at};")
+        else:
+            self.lines.append(f.local(f"v{i}", f.most))
+        self.have[ref] = f"v{i}"
+        return f"v{i}"
+
+    def _op(self, i: int, node: Node) -> None:
+        getattr(self, f"_op_{node.op}")(i, node)
+
+    def _op_reshape(self, i: int, node: Node) -> None:
+        self.have[(i, 0)] = self._row(node.operands[0])
+        if (i, 0) in self.sinks:
+            self._copy_out((i, 0))
+
+    def _float_root(self, ref: Ref) -> str:
+        return f"(const float*){self.frame.pointer(ref[0])}"
+
+    def _each(self, width: int, statement: str) -> None:
+        """Repeat a statement over the parts of `width` that the columns hold ({h} is a part)."""
+        if width == self.frame.total:
+            self.lines.append(statement.replace("{h}", "0"))
+            return
+        self.lines += [f"for (int64_t h = 0; h < {self.frame.width}; h += {width})",
+                       "  " + statement.replace("{h}", "h")]  # fmt: skip
+
+    def _op_rms_norm(self, i: int, node: Node) -> None:
+        x, width = self._row(node.operands[0]), node.types[0].shape[-1]
+        gain, eps = self._float_root(node.operands[1]), float(node.attr("eps"))
+        out = self._result(i)
+        self._each(width, f"lw_rms_norm({x} + {{h}}, {gain}, {c_float(eps)}, {width}, "
+                   f"{out} + {{h}});")  # fmt: skip
+
+    def _op_layer_norm(self, i: int, node: Node) -> None:
+        x, width = self._row(node.operands[0]), node.types[0].shape[-1]
+        gain, eps = self._float_root(node.operands[1]), float(node.attr("eps"))
+        bias = self._float_root(node.operands[2]) if len(node.operands) > 2 else "nullptr"
+        out = self._result(i)
+        self._each(width, f"lw_layer_norm({x} + {{h}}, {gain}, {bias}, {c_float(eps)}, {width}, "
+                   f"{out} + {{h}});")  # fmt: skip
+
+    def _op_softmax(self, i: int, node: Node) -> None:
+        x, width = self._row(node.operands[0]), node.types[0].shape[-1]
+        out = self._result(i)
+        self._each(width, f"lw_softmax({x} + {{h}}, {width}, {out} + {{h}});")
+
+    def _op_reduce_sum(self, i: int, node: Node) -> None:
+        self._reduce(i, node, "lw_sum")
+
+    def _op_reduce_max(self, i: int, node: Node) -> None:
+        self._reduce(i, node, "lw_max")
+
+    def _reduce(self, i: int, node: Node, function: str) -> None:
+        x = self._row(node.operands[0])
+        at = f"((float*){self.sinks[(i, 0)]})[{self.frame.row}]"
+        self.lines.append(f"{at} = {function}({x}, {self.frame.total});")
+
+    def _op_rope(self, i: int, node: Node) -> None:
+        x, d = self._row(node.operands[0]), node.types[0].shape[-1]
+        rows, rotary = self.body.type(node.operands[2]).shape
+        out, style = self._result(i), node.attr("style")
+        self.lines += [
+            "{",
+            f"  const int64_t at = ((const uint32_t*){self.frame.pointer(node.operands[1][0])})"
+            f"[{self.frame.row}];",
+            f"  const float* turn = {self._float_root(node.operands[2])} + at * {rotary};",
+            f"  for (int64_t h = 0; h < {self.frame.width}; h += {d}) {{",
+            f"    if (at < {rows}) lw_rope_{style}({x} + h, turn, {rotary}, {d}, {out} + h);",
+            f"    else lw_copy_row({x} + h, {out} + h, {d});",
+            "  }",
+            "}",
+        ]
+
+    def _op_kv_write(self, i: int, node: Node) -> None:
+        state, x, table, slots, positions = node.operands
+        at = self._row(x)
+        kind = self.body.type(state).dtype
+        pages, heads, d = self.body.type(state).shape
+        lanes, blocks = self.body.type(table).shape
+        which = "k" if self.body.node(state).attr("layout") == "panels" else "v"
+        p = self.frame.pointer
+        self.lines += [
+            "{",
+            f"  const uint32_t page = lw_page((const uint32_t*){p(table[0])}, {lanes}, {blocks}, "
+            f"((const uint32_t*){p(slots[0])})[{self.frame.row}], "
+            f"((const uint32_t*){p(positions[0])})[{self.frame.row}], {pages // 64});",
+            f"  const uint32_t spot = ((const uint32_t*){p(positions[0])})[{self.frame.row}] % 64;",
+            f"  if (page != LW_NO_PAGE) for (int64_t h = 0; h < {self.frame.width}; h += {d})",
+            f"    lw_{which}_store_{kind}({at} + h, {d}, {p(state[0])}, {heads}, "
+            f"({self.frame.c0} + h) / {d}, page, spot);",
+            "}",
+        ]
+
+    def _op_quantize(self, i: int, node: Node) -> None:
+        x, recipe = self._row(node.operands[0]), node.attr("recipe")
+        k = node.types[0].shape[-1]
+        at = f"{self.sinks[(i, 0)]} + ({self.frame.row}) * {act_bytes(recipe, k)}"
+        self.lines += [
+            f"for (int64_t b = 0; b < {self.frame.width} / 32; ++b)",
+            f"  lw_quantize_block_{recipe}({x} + 32 * b, ({self.frame.c0}) / 32 + b, {k}, {at});",
+        ]
+
+
+def c_float(x: float) -> str:
+    """A float literal that gives exactly this f32."""
+    if math.isinf(x):
+        return "-__builtin_inff()" if x < 0 else "__builtin_inff()"
+    if math.isnan(x):
+        return '__builtin_nanf("")'
+    return f"{x.hex()}f"
