@@ -125,11 +125,12 @@ def test_options_reach_the_sampler_of_the_last_chunk() -> None:
     assert engine.options == [(0.5, 7, 0.25, 0.125, 0.75)]
 
 
-def test_a_compiled_form_of_its_own_for_logits() -> None:
+def test_a_program_of_its_own_for_logits_is_made_once_and_writes_the_same_cache() -> None:
     engine, made = FakeEngine(64, 8), []
 
     def lazily() -> FakeEngine:
         made.append(FakeEngine(64, 8))
+        made[-1].cache = engine.cache
         return made[-1]
 
     r = Runner(engine, context=64, vocab=VOCAB, max_chunk=8, logits_engine=lazily)
@@ -138,7 +139,9 @@ def test_a_compiled_form_of_its_own_for_logits() -> None:
     for _ in range(2):
         list(r.logits([1, 2, 3]))
     assert len(made) == 1 and made[0].runs and engine.runs == [("prefill", 2, 1)]
-    r.next_token([1, 2, 3], GREEDY, 0.0)  # that engine's cache is not this one's
+    ids = [1, 2, 3, 4]
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+    assert engine.runs[1:] == [("decode", 1, 1)]
 
 
 def test_progress_of_a_prompt() -> None:

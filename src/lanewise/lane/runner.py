@@ -28,7 +28,8 @@ Progress = Callable[[str, int, int, str], object]
 
 class Engine(Protocol):
     """What runs forms: `runtime.session.Session`, or a fake in tests.  Views are writable, keep
-    their place, and hold a form's inputs and outputs between runs."""
+    their place, and hold a form's inputs and outputs between runs; all engines of a lane write
+    the same cache."""
 
     def input(self, form: str, name: str) -> NDArray[Any]: ...
     def output(self, form: str, name: str) -> NDArray[Any]: ...
@@ -208,8 +209,7 @@ class Runner:
                 if not np.isfinite(found).all():
                     self.forget()
                     raise not_finite(end)
-                if engine is self._engine:
-                    self.held.extend(ids[at:end])
+                self.held.extend(ids[at:end])
                 yield at, found
 
     def forget(self) -> None:

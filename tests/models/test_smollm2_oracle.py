@@ -1,0 +1,49 @@
+"""The authored SmolLM2 step, interpreted in float64, against the reference's exact arithmetic."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.models.support import interpreted
+
+REFERENCE = Path(
+    os.environ.get(
+        "LANEWISE_REFERENCE",
+        Path(__file__).parents[3] / "shared" / "reference" / "smollm2_greedy.json",
+    )
+)
+QUICK = ("capital-chat",)
+ALL = (
+    "capital-completion", "python-code", "haiku-chat", "system-chat", "turns-chat", "unicode",
+    "whitespace", "numbers", "json-chat", "long-copy", "one-token",
+)  # fmt: skip
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Any]:
+    if not REFERENCE.exists():
+        pytest.skip(f"no reference at {REFERENCE} (LANEWISE_REFERENCE names another place)")
+    return json.loads(REFERENCE.read_text())["cases"]
+
+
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in ALL)]
+)
+def test_teacher_forced_logits(name: str, smollm2_path: Path, cases: dict[str, Any]) -> None:
+    case = cases[name]
+    prompt, greedy = case["prompt_ids"], case["greedy_ids"]
+    logits = interpreted(smollm2_path, prompt + greedy[:-1])[len(prompt) - 1 :]
+    for row, token, top in zip(logits, greedy, case["top5"], strict=True):
+        assert np.abs(row[top["ids"]] - top["logits"]).max() <= 1e-4
+        assert row.argmax() == token
+
+
+def test_every_case_is_named(cases: dict[str, Any]) -> None:
+    assert sorted(cases) == sorted(QUICK + ALL)
