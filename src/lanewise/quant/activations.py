@@ -2,14 +2,13 @@
 
 Laws, per group of 32 elements along the last axis, every step in f32:
 
-- ``a`` = the largest \\|x\\|, in the order of the bits (so a NaN beats infinity beats the rest);
+- ``a`` = the largest |x|, in the order of the bits (so a NaN or an infinity is found);
   ``s`` = a / limit, one division; limit is 127 (int8) or 16256 = 127 * 128 (int8x2).
-- ``v`` = x / s rounded half to even, a division and not a product with 1 / s; \\|v\\| <= limit.
+- ``v`` = x / s rounded half to even, a division and not a product with 1 / s; |v| <= limit.
 - ``s`` below 2^-126 (a group of zeros, or all of it under 2^-126 * limit, 1.9e-34 for int8x2):
   ``s`` = +0 and ``v`` = 0.  A subnormal scale has too few bits to hold v within the limit.
-- a group with an infinity or a NaN: ``s`` = +infinity or NaN and ``v`` = 0, all of the group; a
-  product with it is then NaN (0 * infinity), never a finite number.  (A NaN has no fixed sign
-  or payload.)
+- a group with an infinity or a NaN: ``s`` = the quiet NaN 0x7fc00000 and ``v`` = 0, all of the
+  group: a product that reads it is NaN, never a finite number.
 - int8x2 holds v = 128 * hi + lo with -64 <= lo <= 63, so -127 <= hi <= 127: two int8 words.
 """
 
@@ -23,6 +22,7 @@ from lanewise.errors import UsageError
 GROUP = 32
 LIMITS = {"int8": 127, "int8x2": 16256}
 SMALLEST = np.float32(2.0**-126)
+QUIET_NAN = np.array(0x7FC00000, np.uint32).view(np.float32)
 
 
 def quantise(x: NDArray[np.float32], recipe: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -51,7 +51,8 @@ def quantise(x: NDArray[np.float32], recipe: str) -> tuple[NDArray[np.int32], ND
     with np.errstate(all="ignore"):
         scale = largest / limit
         scale = np.where(scale < SMALLEST, np.float32(0), scale)
-        usable = (scale > 0) & (scale < np.inf)
+        scale = np.where(np.isfinite(scale), scale, QUIET_NAN)
+        usable = scale > 0
         v = np.rint(groups / np.where(usable, scale, np.float32(1)))
     whole = np.where(usable, v, np.float32(0)).astype(np.int32)
     return whole.reshape(x.shape), scale[..., 0]
@@ -65,7 +66,7 @@ def dequantise(v: NDArray[np.int32], s: NDArray[np.float32]) -> NDArray[np.float
 
 
 def split(v: NDArray[np.int32]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """v = 128 * hi + lo, -64 <= lo <= 63; \\|v\\| <= 16256 -> (hi, lo), both int8."""
+    """v = 128 * hi + lo, -64 <= lo <= 63; |v| <= 16256 -> (hi, lo), both int8."""
     hi = (v + 64) >> 7
     return hi.astype(np.int8), (v - (hi << 7)).astype(np.int8)
 
