@@ -80,7 +80,11 @@ def test_pull(call, monkeypatch, tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(b"x" * 10)
     asked = []
-    pull = lambda name, offline=None, progress=None: asked.append((name, offline)) or path  # noqa: E731
+
+    def pull(name, offline=None, progress=None):
+        asked.append((name, offline))
+        return path
+
     monkeypatch.setattr(lanewise, "pull", pull, raising=False)
     assert call("pull", "smollm2").stdout == f"{path}\n"
     record = json.loads(call("pull", "smollm2", "--offline", "--json").stdout)
