@@ -1,0 +1,187 @@
+"""SentencePiece-style merging ("llama"): the best-scored neighbours first, leftmost on a tie.
+
+The algorithm is that of SentencePiece's bpe_model.cc.  Merges synthesised from the scores would
+not do: pairs of one token tie, and the tie is broken by place in the text.  Laws: words that no
+token joins are merged apart (the result is the same) and remembered; what is no token falls back
+to its bytes; n log n in the length of a word.
+"""
+
+from __future__ import annotations
+
+import re
+from heapq import heapify, heappop, heappush
+
+from lanewise.text.bytelevel import too_long, unencodable
+from lanewise.text.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    Vocabulary,
+    refuse,
+)
+
+SPACE = "\u2581"  # stands for a blank inside tokens
+_LONG = 1 << 12  # characters of a word from which it pays to look for more places to cut
+_LONGEST = 1 << 20  # characters of a word that cannot be cut
+_REMEMBERED = 1 << 16  # words
+
+
+class SentencePiece:
+    """Text to ids and ids to bytes, for a vocabulary with scores.
+
+    Raises `TextError` ``text.vocabulary``: there are no scores, or a byte token is none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if vocabulary.scores is None:
+            raise refuse("tokenizer.ggml.scores", "missing")
+        self._vocabulary = vocabulary
+        kinds, scores = vocabulary.kinds.tolist(), vocabulary.scores.tolist()
+        mergeable = (NORMAL, USER_DEFINED, UNUSED, 0)
+        #: negated score of each piece that merging may make
+        self._costs = {
+            text: -scores[token]
+            for text, token in vocabulary.ids.items()
+            if kinds[token] in mergeable
+        }
+        self._unused = {t for t in self._costs if kinds[vocabulary.ids[t]] == UNUSED}
+        self._fallback = self._byte_tokens()
+        before = {
+            piece[i - 1]
+            for piece in self._costs
+            if piece.rfind(SPACE) > 0
+            for i in range(1, len(piece))
+            if piece[i] == SPACE
+        }
+        stay = "".join(map(re.escape, sorted(before | {SPACE})))
+        self._words = re.compile(f"(?<=[^{stay}])(?={SPACE})")
+        self._pairs: set[str] | None = None
+        self._memory: dict[str, list[int]] = {}
+
+    def _byte_tokens(self) -> list[int | None]:
+        """The id of each byte's token, by the byte."""
+        found: list[int | None] = [None] * 256
+        for token in (self._vocabulary.kinds == BYTE).nonzero()[0].tolist():
+            found[self._byte(token)] = token
+        return found
+
+    def _byte(self, token: int) -> int:
+        text = self._vocabulary.tokens[token]
+        if not re.fullmatch("<0x[0-9A-Fa-f]{2}>", text):
+            raise refuse("tokenizer.ggml.tokens", f"token {token}, {text[:20]!r}, is no byte")
+        return int(text[3:5], 16)
+
+    def normal(self, text: str) -> str:
+        """Text as user-defined tokens are looked for in it: a U+2581 is a blank."""
+        return text.replace(SPACE, " ")
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of plain text; blanks are taken as they are, none is added.
+
+        Raises `TextError` ``text.unencodable``, ``text.too_long``.
+        """
+        ids: list[int] = []
+        for word in self._words.split(text.replace(" ", SPACE)):
+            known = self._memory.get(word)
+            ids += self._remember(word) if known is None else known
+        return ids if self._fallback[0] is not None else self._one_unknown(ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        kind, text = self._vocabulary.kinds[token], self._vocabulary.tokens[token]
+        if kind == BYTE:
+            return bytes([self._byte(token)])
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            return text.encode()
+        return text.replace(SPACE, " ").encode()
+
+    def _remember(self, word: str) -> list[int]:
+        if len(word) > _LONG:
+            return [token for part in self._cut(word) for token in self._merge(part)]
+        ids = self._merge(word)
+        if len(self._memory) >= _REMEMBERED:
+            self._memory.clear()
+        self._memory[word] = ids
+        return ids
+
+    def _cut(self, word: str) -> list[str]:
+        """A long word, cut between characters that stand side by side in no piece."""
+        if self._pairs is None:
+            self._pairs = {p[i : i + 2] for p in self._costs for i in range(len(p) - 1)}
+        parts, start = [], 0
+        for i in range(1, len(word)):
+            if word[i - 1 : i + 1] not in self._pairs:
+                parts.append(word[start:i])
+                start = i
+        parts.append(word[start:])
+        if max(map(len, parts)) > _LONGEST:
+            raise too_long(max(map(len, parts)))
+        return parts
+
+    def _merge(self, word: str) -> list[int]:
+        """Merge neighbours, best first, until none makes a piece.
+
+        A part grows to the right and the part that it took becomes empty; an entry of the heap is
+        stale when its two no longer have the length that they had.
+        """
+        costs, parts, n = self._costs, list(word), len(word)
+        after, before = list(range(1, n + 1)), list(range(-1, n - 1))
+        heap = [
+            (costs[pair], i, i + 1, 2)
+            for i in range(n - 1)
+            if (pair := word[i : i + 2]) in costs
+        ]
+        made = {word[i : i + 2]: (word[i], word[j]) for _, i, j, _ in heap}
+        heapify(heap)
+        while heap:
+            _, left, right, size = heappop(heap)
+            a, b = parts[left], parts[right]
+            if not a or not b or len(a) + len(b) != size:
+                continue
+            piece = parts[left] = a + b
+            parts[right] = ""
+            last = after[left] = after[right]
+            if last < n:
+                before[last] = left
+                longer = piece + parts[last]
+                if longer in costs:
+                    heappush(heap, (costs[longer], left, last, len(longer)))
+                    made[longer] = (piece, parts[last])
+            first = before[left]
+            if first >= 0:
+                longer = parts[first] + piece
+                if longer in costs:
+                    heappush(heap, (costs[longer], first, left, len(longer)))
+                    made[longer] = (parts[first], piece)
+        ids: list[int] = []
+        for part in filter(None, parts):
+            self._give(part, made, ids)
+        return ids
+
+    def _give(self, piece: str, made: dict[str, tuple[str, str]], ids: list[int]) -> None:
+        """Append the ids of a merged piece; an unused one is taken apart again."""
+        todo = [piece]
+        while todo:
+            piece = todo.pop()
+            if piece in self._unused and piece in made:
+                todo.extend(reversed(made[piece]))
+            elif piece in self._costs:
+                ids.append(self._vocabulary.ids[piece])
+            else:
+                ids.extend(self._bytes_of(piece))
+
+    def _bytes_of(self, piece: str) -> list[int]:
+        tokens = [token for byte in piece.encode() if (token := self._fallback[byte]) is not None]
+        if len(tokens) == len(piece.encode()):
+            return tokens
+        if self._vocabulary.unknown is None:
+            raise unencodable(piece, 0)
+        return [self._vocabulary.unknown]
+
+    def _one_unknown(self, ids: list[int]) -> list[int]:
+        """Unknown characters in a row are one unknown token."""
+        unknown = self._vocabulary.unknown
+        return [t for i, t in enumerate(ids) if i == 0 or t != unknown or ids[i - 1] != unknown]
