@@ -165,8 +165,8 @@ def refusal(e: OSError, place: Path) -> BuildError:
 
 
 @contextlib.contextmanager
-def turn(wait_s: float = 60.0) -> Iterator[None]:
-    """One build at a time over all processes, so that none repeats another's work.
+def turn(lock: str = "build.lock", wait_s: float = 60.0) -> Iterator[None]:
+    """One process at a time for what ``lock`` names, so that none repeats another's work.
 
     Only a courtesy: without it the same file is made twice and renamed twice.  So a lock that
     cannot be had (a stopped process, a file system without locks) is not waited for long.
@@ -174,7 +174,7 @@ def turn(wait_s: float = 60.0) -> Iterator[None]:
     try:
         import fcntl
 
-        handle = os.open(root() / "build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(root() / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except (ImportError, OSError):
         yield
         return

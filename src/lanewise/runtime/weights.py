@@ -1,0 +1,293 @@
+"""A program's constants made ready: packed once, kept in a sidecar, read with all threads.
+
+Laws: the sidecar of a program holds every constant as its kernels want it, so that a second start
+reads it and nothing else; it is keyed by the checkpoint's digest, the constants' manifest and the
+packers' sources; a damaged one is noticed by its checksums and made again.  Packing writes into
+the sidecar's own pages, and these are let go before the weights are read into memory, so that
+they are never there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.checkpoint.sidecar import Sidecar, SidecarWriter
+from lanewise.errors import BuildError, RunError
+from lanewise.plan.program import Constant, Program
+from lanewise.runtime import build, cache
+from lanewise.runtime.library import Library
+from lanewise.runtime.memory import Block
+from lanewise.runtime.pool import default_threads
+
+Bytes = NDArray[np.uint8]
+Progress = Callable[[str, int, int, str], object]
+#: name -> the constant's raw bytes: rows as the checkpoint has them, or an array.
+Source = Callable[[str], Any]
+
+PANEL: Final = 16  # rows of a panel
+_LINE = 64
+_PIECE = 2 << 20  # bytes that one thread packs at a time
+_BATCH = 64 << 20  # bytes between two reports of progress
+VERSION = "1"
+
+
+class Constants(Mapping[str, Bytes]):
+    """Name -> stored bytes (uint8, 64-aligned, read-only if mapped); keeps them alive."""
+
+    def __init__(self, arrays: dict[str, Bytes], holds: Block | Sidecar) -> None:
+        self._arrays = arrays
+        self._holds = holds
+
+    def __getitem__(self, name: str) -> Bytes:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(a.nbytes for a in self._arrays.values())
+
+    def close(self) -> None:
+        """Let go; the memory is freed when no session holds a constant any more."""
+        self._arrays.clear()
+        self._holds.close()
+
+
+def load_constants(
+    program: Program,
+    source: Source,
+    cache_key: str,
+    *,
+    target: build.Target,
+    threads: int | None = None,
+    weights_in: str | None = None,
+    progress: Progress | None = None,
+) -> Constants:
+    """Every constant of the program, as `Session` wants them.
+
+    ``source(name)`` gives raw rows (a bytes-like object, an array, or a record whose ``data`` is
+    one); it is asked only when there is no good sidecar.  ``cache_key`` names what the source
+    gives (a checkpoint's digest and what else went in).  ``weights_in``: "memory" or "map"
+    (default: the setting).  ``progress("pack" | "load", done, total, name)`` counts bytes.
+
+    Raises RunError ``run.memory``, ``run.constant`` (the source's bytes do not fit the manifest),
+    BuildError ``build.disk_full``, ``build.cache_unwritable``, and what building packers raises.
+    """
+    from lanewise import settings
+
+    count = default_threads() if threads is None else threads
+    where = settings.resolve("weights_in", weights_in)
+    path, key = sidecar_path(program, cache_key)
+    read = _map if where == "map" else _read
+    opened = Sidecar.open(path, key)
+    if opened is not None:
+        try:
+            return read(opened, program, count, progress)
+        except BuildError as e:
+            opened.close()
+            if e.code != "build.sidecar_damaged":
+                raise
+            path.unlink(missing_ok=True)
+    with cache.turn("weights.lock"):
+        opened = Sidecar.open(path, key) or _pack(
+            program, source, (path, key), target, count, progress
+        )
+    return read(opened, program, count, progress)
+
+
+def sidecar_path(program: Program, cache_key: str) -> tuple[Path, str]:
+    """(file, key) of the program's sidecar.  Programs with the same constants share one."""
+    manifest = [f"{c.name} {c.type} {c.packer} {c.nbytes}" for c in program.constants]
+    what = cache.key(VERSION, cache_key, *manifest)
+    layout = cache.key(build.headers_digest(build.KERNELS))
+    return cache.root() / "weights" / f"{what[:32]}-{layout[:16]}.weights", what + layout
+
+
+def _read(sidecar: Sidecar, program: Program, threads: int, progress: Progress | None) -> Constants:
+    """Into memory of our own, and the file is closed."""
+    with sidecar:
+        places: dict[str, int] = {}
+        total = 0
+        for constant in program.constants:
+            places[constant.name] = total
+            total += _up(sidecar[constant.name].nbytes)
+        block = Block(total, "the weights")
+        arrays: dict[str, Bytes] = {}
+        for name, at in places.items():
+            arrays[name] = block.bytes[at : at + sidecar[name].nbytes]
+        done = 0
+        for batch in _batches(arrays):
+            sidecar.read_all(batch, threads=threads)
+            done += sum(a.nbytes for a in batch.values())
+            _tell(progress, "load", done, total, next(reversed(batch)))
+        _tell(progress, "load", total, total, "")
+        return Constants(arrays, block)
+
+
+def _map(sidecar: Sidecar, program: Program, threads: int, progress: Progress | None) -> Constants:
+    """In place, in the file's own pages; read through once, for the checksums."""
+    arrays: dict[str, Bytes] = {}
+    total = sum(sidecar[c.name].nbytes for c in program.constants)
+    done = 0
+    with ThreadPoolExecutor(max_workers=threads) as workers:
+        names = [c.name for c in program.constants]
+        if names:
+            sidecar.map(names[0])  # one thread makes the mapping, all share it
+        found = workers.map(lambda name: sidecar.map(name, verify=True), names)
+        for name, array in zip(names, found, strict=True):
+            arrays[name] = array
+            done += array.nbytes
+            _tell(progress, "load", done, total, name)
+    return Constants(arrays, sidecar)
+
+
+def _batches(arrays: dict[str, Bytes]) -> Iterator[dict[str, Bytes]]:
+    batch: dict[str, Bytes] = {}
+    size = 0
+    for name, array in arrays.items():
+        batch[name] = array
+        size += array.nbytes
+        if size >= _BATCH:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
+
+
+def _pack(
+    program: Program,
+    source: Source,
+    place: tuple[Path, str],
+    target: build.Target,
+    threads: int,
+    progress: Progress | None,
+) -> Sidecar:
+    """Make the sidecar.  Siblings of other layouts, which nobody will ask for, go."""
+    path, key = place
+    packers = _packers(program.constants, target, progress)
+    total = sum(c.nbytes for c in program.constants)
+    done = 0
+    with (
+        SidecarWriter(path, key) as writer,
+        ThreadPoolExecutor(max_workers=threads) as workers,
+    ):
+        for constant in program.constants:
+            _pack_one(constant, source, writer, packers, workers)
+            done += constant.nbytes
+            _tell(progress, "pack", done, total, constant.name)
+        sidecar = writer.commit()
+    for old in path.parent.glob(f"{path.name.split('-')[0]}-*.weights"):
+        if old != path:
+            old.unlink(missing_ok=True)
+    return sidecar
+
+
+def _pack_one(
+    constant: Constant,
+    source: Source,
+    writer: SidecarWriter,
+    packers: dict[str, _Packer],
+    workers: ThreadPoolExecutor,
+) -> None:
+    raw = raw_bytes(source(constant.name))
+    if constant.packer == "panels":
+        pack = packers[constant.type.dtype]
+        pack(constant, raw, writer.reserve(constant.name, pack.size(constant)), workers)
+    else:
+        _check(constant, raw.nbytes, constant.nbytes)
+        writer.put(constant.name, raw)
+
+
+class _Packer:
+    """The native packer of one format."""
+
+    def __init__(self, library: Library, name: str) -> None:
+        self._bytes = library.function(f"lw_packed_bytes_{name}", "lll")
+        self._pack = library.function(f"lw_pack_{name}", "vppllll")
+
+    def size(self, constant: Constant) -> int:
+        """Bytes of the packed matrix.  The packer knows best; a manifest that is far off names
+        another matrix."""
+        n, k = constant.type.shape
+        size = int(self._bytes(n, k))
+        if abs(size - constant.nbytes) > _LINE + size // 16:
+            raise _unfit(constant, f"packs into {size} bytes, not {constant.nbytes}")
+        return max(size, constant.nbytes)
+
+    def __call__(
+        self, constant: Constant, raw: Bytes, out: Bytes, workers: ThreadPoolExecutor
+    ) -> None:
+        n, k = constant.type.shape
+        _check(constant, raw.nbytes, raw_size(constant))
+        panels = -(-n // PANEL)
+        step = max(1, _PIECE * panels // max(1, out.nbytes))
+        into, of = out.ctypes.data, raw.ctypes.data
+
+        def piece(first: int) -> None:
+            self._pack(of, into, n, k, first, min(first + step, panels))
+
+        # list(): wait for all, and raise what any raised.
+        list(workers.map(piece, range(0, panels, step)))
+
+
+def _packers(
+    constants: Sequence[Constant], target: build.Target, progress: Progress | None
+) -> dict[str, _Packer]:
+    names = sorted({c.type.dtype for c in constants if c.packer == "panels"})
+    if not names:
+        return {}
+    library = Library(build.packer_library(names, target, progress))
+    return {name: _Packer(library, name) for name in names}
+
+
+def raw_size(constant: Constant) -> int:
+    """Bytes of a constant's rows as a checkpoint stores them."""
+    from lanewise.dtypes import DTYPES
+    from lanewise.quant.format import FORMATS
+
+    type = constant.type
+    if type.dtype in DTYPES:
+        return type.size * DTYPES[type.dtype].itemsize
+    n, k = type.shape
+    return n * FORMATS[type.dtype].row_bytes(k)
+
+
+def raw_bytes(value: Any) -> Bytes:
+    """A source's answer as flat uint8: contiguous arrays and bytes are not copied."""
+    if not isinstance(value, np.ndarray | bytes | bytearray | memoryview):
+        value = value.data
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return np.frombuffer(memoryview(value).cast("B"), np.uint8)
+
+
+def _check(constant: Constant, have: int, want: int) -> None:
+    if have != want:
+        raise _unfit(constant, f"the source gives {have} bytes, {want} are needed")
+
+
+def _unfit(constant: Constant, what: str) -> RunError:
+    return RunError(
+        "run.constant", what, place=f"{constant.name} {constant.type}",
+        remedy="this is a defect of lanewise: please report it",
+    )  # fmt: skip
+
+
+def _tell(progress: Progress | None, stage: str, done: int, total: int, detail: str) -> None:
+    if progress is not None:
+        progress(stage, done, total, detail)
+
+
+def _up(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
