@@ -7,9 +7,9 @@ Each round runs the peer, then us, then us, then the peer, so that drift (heat, 
 both alike; a ratio is ours / peer's within a round, and the median of the rounds is told.  Prompt
 speed is measured on an empty cache, generation at the prompt's depth, as the peer does.
 
-The peer's command is `PYTHON SCRIPT speed MODEL --prompt P --generate N --threads T --repeat R`; its
-last line of output is JSON with `pp<P>` and `tg<N>@<P>` in tokens per second.  Without a peer ours is
-measured alone.
+The peer's command is `PYTHON SCRIPT speed MODEL --prompt P --generate N --threads T --repeat R`;
+its last line of output is JSON with `pp<P>` and `tg<N>@<P>` in tokens per second.  Without a peer
+ours is measured alone.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+
 from tests.cli import fake
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli import fake
 
 from lanewise.cli.measure import Work, measure, median
+from tests.cli import fake
 
 
 def bench(call, *args):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cli import fake
 
 from lanewise.cli import lines
+from tests.cli import fake
 
 
 def asked(index: int = -1):

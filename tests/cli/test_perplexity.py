@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from tests.cli import fake
 
 from lanewise.cli.perplexity import nll, windows
+from tests.cli import fake
 
 
 @pytest.mark.parametrize(

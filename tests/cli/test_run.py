@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from tests.cli import fake
 
 PARIS = "The capital of France is Paris."

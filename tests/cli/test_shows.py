@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.cli import fake
 
 from lanewise.checkpoint.source import TensorInfo
 from lanewise.cli import common
 from lanewise.cli.tables import printable, seconds, size
 from lanewise.lane.spec import ModelInfo, ModelSpec, Rope
+from tests.cli import fake
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The documents are true where a program can tell: links lead somewhere, files and options exist."""
+"""The documents are true where a program can tell: links, files, options and variables exist."""
 
 from __future__ import annotations
 
