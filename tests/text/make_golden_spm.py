@@ -37,7 +37,7 @@ WORDS = """
     wise otherwise likewise compile compiler compiled program programs step steps state été élève
     naïf straße Übergröße мир привет 日本 日本語 世界 don't we've I'll 3.14 2026 100% def return
     x=1; f(x) != == <= -> // /* */ http://ex.org/a?b=c
-""".split()
+""".split()  # noqa: SIM905
 
 
 def corpus(rng: random.Random) -> list[str]:
