@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lanewise.errors import UsageError
-from lanewise.quant.format import FORMATS, REMOVED, by_gguf_id, format_of
+from lanewise.quant.format import FORMATS, REMOVED, QuantArray, by_gguf_id, format_of
 
 DECODED = [f for f in FORMATS.values() if f.decode]
 QUANTISED = [f for f in DECODED if f.quantised]
@@ -228,3 +228,25 @@ def test_floats_encode_what_is_not_finite(name):
     assert got[0, 0] == np.inf and got[0, 1] == -np.inf and got[0, 2] == np.inf
     assert np.signbit(got[0, 3])
     assert np.isnan(fmt.decode(fmt.encode(np.full((1, 1), np.nan, np.float32)))).all()
+
+
+def test_quant_arrays():
+    raw = np.random.default_rng(1).integers(0, 256, (3, 2 * 20), np.uint8)
+    w = QuantArray("q4_1", (3, 64), raw)
+    assert_same_bits(w.decode(), oracle(raw, FORMATS["q4_1"]))
+    assert w == w and w != QuantArray("q4_1", (3, 64), raw)  # identity, as arrays go
+    for name, shape, code in (
+        ("q4_9", (3, 64), "usage.format"),
+        ("q4_1", (3, 96), "usage.format_shape"),
+        ("q4_1", (2, 64), "usage.format_shape"),
+        ("q4_1", (3, 40), "usage.format_shape"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            QuantArray(name, shape, raw)
+        assert caught.value.code == code
+    with pytest.raises(UsageError):
+        QuantArray("q4_1", (3, 64), raw.view(np.int8))
+    unknown = QuantArray("iq2_xxs", (1, 256), np.zeros((1, 66), np.uint8))
+    with pytest.raises(UsageError) as caught:
+        unknown.decode()
+    assert caught.value.code == "usage.format"

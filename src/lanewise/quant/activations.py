@@ -14,6 +14,8 @@ Laws, per group of 32 elements along the last axis, every step in f32:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,15 @@ GROUP = 32
 LIMITS = {"int8": 127, "int8x2": 16256}
 SMALLEST = np.float32(2.0**-126)
 QUIET_NAN = np.array(0x7FC00000, np.uint32).view(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class ActArray:
+    """Quantised rows: ``v`` int32 [R, K], ``scale`` f32 [R, K / 32], of one ``recipe``."""
+
+    recipe: str
+    v: NDArray[np.int32]
+    scale: NDArray[np.float32]
 
 
 def quantise(x: NDArray[np.float32], recipe: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -233,3 +233,37 @@ def format_of(name: str | Format) -> Format:
             "usage.format", f"no format {name!r}", remedy=f"one of: {', '.join(FORMATS)}"
         )
     return row
+
+
+@dataclass(frozen=True, eq=False)
+class QuantArray:
+    """A matrix in a format: ``data`` uint8 [n, bytes of a row] stands for f32 ``shape`` [n, k].
+
+    Raises UsageError ``usage.format`` for a name that is not in the table, ``usage.format_shape``
+    if the bytes do not fit the shape.
+
+    >>> w = QuantArray("q8_0", (2, 32), np.zeros((2, 34), np.uint8))
+    >>> w.decode().shape
+    (2, 32)
+    """
+
+    format: str
+    shape: tuple[int, int]
+    data: Bytes
+
+    def __post_init__(self) -> None:
+        n, k = self.shape
+        wanted = (n, format_of(self.format).row_bytes(k))
+        if self.data.dtype != np.uint8 or self.data.shape != wanted:
+            raise _bad_rows(
+                self.format, f"{self.data.dtype} {self.data.shape} for {n} x {k}, not u8 {wanted}"
+            )
+
+    def decode(self) -> Floats:
+        """f32 [n, k]; raises UsageError ``usage.format`` for a format known by name only."""
+        decode = FORMATS[self.format].decode
+        if decode is None:
+            raise UsageError(
+                "usage.format", f"{self.format} is not decoded", remedy="convert to another format"
+            )
+        return decode(self.data)
