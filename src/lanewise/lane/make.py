@@ -1,0 +1,311 @@
+"""`compile`: from a name to a running lane, every stage told; `inspect`: what a checkpoint holds.
+
+Laws: everything that can be refused from the header (architecture, tensors, options, context) is
+refused before anything is compiled or loaded; the pool of a cache is rounded up, so that lanes
+that differ a little in context share one program (memory that is never touched costs nothing).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from lanewise import settings
+from lanewise.errors import LanewiseError, UsageError, collect
+from lanewise.lane.form import Cut, Form
+from lanewise.lane.lane import Lane
+from lanewise.lane.runner import DECODE, LOGITS, PREFILL, Engine, Progress, Runner
+from lanewise.lane.sampling import check_count, option_error
+from lanewise.lane.spec import KV_BYTES, PAGE, ModelInfo, ModelSpec
+from lanewise.lane.words import Words
+
+if TYPE_CHECKING:
+    from lanewise.checkpoint.gguf import Gguf
+    from lanewise.runtime.library import Library
+    from lanewise.runtime.weights import Constants
+
+# Models lie above lanes, so a lane knows their registry by name only.
+_REGISTRY: Final = "lanewise.models.family"
+_DEFAULT_CONTEXT: Final = 4096
+_LOGITS_ROWS: Final = 64
+_MAX_CHUNK: Final = 1 << 13
+_MAX_THREADS: Final = 1022
+_FEW: Final = 256  # positions of the smallest pool
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The options of `compile`, resolved and checked (but for what the model decides)."""
+
+    context: int | None
+    max_chunk: int
+    activations: str
+    kv: str
+    threads: int | None
+    hold: tuple[str, ...]
+
+
+def compile(
+    model: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    max_chunk: int | None = None,
+    activations: str | None = None,
+    kv: str | None = None,
+    threads: int | None = None,
+    hold: Sequence[str] | str | None = None,
+    offline: bool | None = None,
+    batch: int = 1,
+    progress: Progress | None = None,
+) -> Lane:
+    """Compile a model and open it.
+
+    model: a path to a .gguf, or a name (`lanewise list`).  An option that is None is taken from
+    the environment (LANEWISE_<NAME>), else its default: context the smaller of the model's and
+    4096 positions; max_chunk 512 prompt rows at once (a power of two; 1 runs decode steps only);
+    activations "int8x2" ("int8", "f32"); kv "f16" ("f32"); threads one for each core; hold no
+    fusion rule (names, or "all").  progress(stage, done, total, detail) is told of resolve,
+    download, read, compile, pack, load and prompt.
+
+    Raises UsageError "usage.model", "usage.option", "usage.context", "usage.hold";
+    CheckpointError "checkpoint.*"; ModelError "model.*"; PlanError; BuildError "build.*";
+    RunError "run.memory"; or several as Refused.
+
+        with lw.compile("smollm2") as lane:
+            print(lane.generate("Once upon a time", max_tokens=64, temperature=0).read())
+    """
+    knobs = check_knobs(context, max_chunk, activations, kv, threads, hold, batch)
+    tell = progress or (lambda stage, done, total, detail: None)
+    checkpoint = open_checkpoint(model, offline, tell)
+    try:
+        family, spec = importlib.import_module(_REGISTRY).open_model(checkpoint)
+        tell("read", 1, 1, f"{spec.architecture}, {len(checkpoint.tensors)} tensors")
+        return _Opening(checkpoint, family, spec, knobs, tell).lane()
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def check_knobs(
+    context: int | None,
+    max_chunk: int | None,
+    activations: str | None,
+    kv: str | None,
+    threads: int | None,
+    hold: Sequence[str] | str | None,
+    batch: int,
+) -> Knobs:
+    """Options as given, else the environment's, else defaults; UsageError "usage.option" names
+    each that is out of range ("usage.setting" if the environment is)."""
+    errors: list[LanewiseError] = []
+
+    def count(name: str, value: Any, low: int, high: int) -> Any:
+        try:
+            return check_count(name, value, low, high)
+        except UsageError as error:
+            errors.append(error)
+
+    def choice(name: str, value: Any, among: Sequence[str]) -> Any:
+        found = settings.get(name) if value is None else value
+        if found not in among:
+            errors.append(option_error(name, found, "one of " + ", ".join(among)))
+        return found
+
+    room = (settings.get("context") or None) if context is None else context
+    if room is not None:
+        count("context", room, 1, 1 << 28)
+    chunk = count("max_chunk", settings.get("max_chunk") if max_chunk is None else max_chunk,
+                  1, _MAX_CHUNK)
+    if chunk is not None and chunk & (chunk - 1):
+        errors.append(option_error("max_chunk", chunk, "a power of two"))
+    many = (settings.get("threads") or None) if threads is None else threads
+    if many is not None:
+        count("threads", many, 1, _MAX_THREADS)
+    if batch != 1:
+        errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
+    chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
+    cache = choice("kv", kv, tuple(KV_BYTES))
+    held = settings.get("hold") if hold is None else hold
+    held = (held,) if isinstance(held, str) else tuple(held)
+    collect(errors)
+    return Knobs(room, chunk, chosen, cache, many, held)
+
+
+def open_checkpoint(
+    model: str | os.PathLike[str], offline: bool | None, tell: Progress
+) -> Gguf:
+    """The checkpoint of a path or a name, pulled if need be."""
+    from lanewise.checkpoint import names
+    from lanewise.checkpoint.gguf import Gguf
+
+    def pulled(stage: str, done: int, total: int, detail: str = "") -> None:
+        tell("download", done, total, detail or stage)
+
+    tell("resolve", 0, 1, str(model))
+    path = names.resolve(model, offline=offline, progress=pulled)
+    tell("resolve", 1, 1, str(path))
+    return Gguf(path)
+
+
+def inspect(model: str | os.PathLike[str], *, offline: bool | None = None) -> ModelInfo:
+    """What the checkpoint of a path or a name holds; reads its header only.  A model that we do
+    not run is told, not raised: `spec` is None and `problem` says why.
+
+    Raises UsageError "usage.model", CheckpointError "checkpoint.*"."""
+    checkpoint = open_checkpoint(model, offline, lambda stage, done, total, detail: None)
+    spec: ModelSpec | None = None
+    problem, unused = "", ()
+    try:
+        family, spec = importlib.import_module(_REGISTRY).open_model(checkpoint)
+        unused = family.unused(spec, checkpoint)
+    except LanewiseError as error:
+        problem = str(error)
+    return ModelInfo(
+        path=str(checkpoint.path),
+        architecture=str(checkpoint.metadata.get("general.architecture", ""))[:64],
+        metadata=checkpoint.metadata,
+        tensors=tuple(checkpoint.tensors.values()),
+        spec=spec,
+        problem=problem,
+        unused=unused,
+    )
+
+
+def room_of(spec: ModelSpec, context: int | None) -> int:
+    """Positions of the lane; UsageError "usage.context" beyond what the model was made for."""
+    if context is None:
+        return min(spec.context, _DEFAULT_CONTEXT)
+    if context > spec.context:
+        raise UsageError(
+            "usage.context",
+            f"a context of {context} positions: the model was made for {spec.context}",
+            place="context",
+            remedy=f"give at most {spec.context}",
+        )
+    return context
+
+
+def pool_of(context: int) -> int:
+    """Positions of the pool: a power of two up to 4096, then a multiple of 4096."""
+    if context > _DEFAULT_CONTEXT:
+        return -(-context // _DEFAULT_CONTEXT) * _DEFAULT_CONTEXT
+    return max(_FEW, PAGE, 1 << (context - 1).bit_length())
+
+
+class _Opening:
+    """A checkpoint on its way to a lane."""
+
+    def __init__(
+        self, checkpoint: Gguf, family: Any, spec: ModelSpec, knobs: Knobs, tell: Progress
+    ) -> None:
+        from lanewise.pipeline import Options
+        from lanewise.targets.cpu import cpu_target
+
+        self.checkpoint, self.family, self.spec = checkpoint, family, spec
+        self.knobs, self.tell = knobs, tell
+        self.context = room_of(spec, knobs.context)
+        self.pool = pool_of(self.context)
+        self.target = cpu_target()
+        self.options = Options(activations=knobs.activations, hold=knobs.hold)
+        self.words = Words(checkpoint.metadata, spec.vocab)
+        rows = min(knobs.max_chunk, self.pool)
+        self.cuts = {DECODE: self._cut(DECODE, 1)}
+        if rows > 1:
+            self.cuts[PREFILL] = self._cut(PREFILL, rows)
+
+    def _cut(self, kind: str, rows: int, **more: Any) -> Cut:
+        return Cut(kind, rows, context=self.pool, kv=self.knobs.kv, **more)
+
+    def _forms(self, cuts: Mapping[str, Cut]) -> tuple[Any, dict[str, Form]]:
+        """The program of some cuts, and the forms as a user sees them."""
+        from lanewise.pipeline import compile_forms
+
+        graphs = {name: self.family.author(self.spec, cut) for name, cut in cuts.items()}
+        facts = {
+            "model": f"{self.spec.name or '(no name)'} ({self.spec.architecture})".replace(
+                "\n", " "
+            ),
+            "context": str(self.pool),
+        }
+        program, plans = compile_forms(
+            graphs, self.options, target=self.target.name, facts=facts
+        )
+        forms = {
+            name: Form(name, cut.kind, cut.rows, graphs[name], plans[name])
+            for name, cut in cuts.items()
+        }
+        return program, forms
+
+    def _library(self, program: Any) -> Library:
+        from lanewise.runtime.build import build
+        from lanewise.runtime.library import Library
+
+        return Library(build(program, self.target, self.tell))
+
+    def _constants(self, program: Any) -> tuple[Constants, dict[str, Any]]:
+        """The weights (from the sidecar), and with them what is computed at every start."""
+        from lanewise.runtime.weights import load_constants
+
+        # The table depends on the context, which must not make another sidecar.
+        stored = tuple(c for c in program.constants if c.name != "rope")
+        loaded = load_constants(
+            replace(program, constants=stored), self.checkpoint.raw, self.checkpoint.digest,
+            target=self.target, threads=self.knobs.threads, progress=self.tell,
+        )
+        table = aligned(self.spec.rope.table(self.pool))
+        return loaded, {**loaded, "rope": table}
+
+    def lane(self) -> Lane:
+        from lanewise.runtime.session import Session
+
+        program, forms = self._forms(self.cuts)
+        library = self._library(program)  # before the weights: a refusal comes sooner
+        loaded, constants = self._constants(program)
+        session = Session(program, library, constants, threads=self.knobs.threads)
+        sessions = [session]
+
+        def for_logits() -> Engine:
+            rows = min(_LOGITS_ROWS, self.pool)
+            cut = self._cut(LOGITS, rows, outputs="all", sample=False)
+            more, made = self._forms({LOGITS: cut})
+            states = {name: session.state(name) for name in ("k", "v")}
+            sessions.append(Session(
+                more, self._library(more), constants, states=states, threads=self.knobs.threads
+            ))
+            lane.forms = {**lane.forms, **made}
+            return sessions[-1]
+
+        def close() -> None:
+            for each in reversed(sessions):
+                each.close()
+            constants.clear()
+            loaded.close()
+            self.checkpoint.close()
+
+        runner = Runner(
+            session, context=self.context, vocab=self.spec.vocab,
+            max_chunk=self.cuts.get(PREFILL, self.cuts[DECODE]).rows,
+            logits_engine=for_logits, progress=self.tell,
+        )
+        lane = Lane(
+            spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
+            threads=session.threads, close=close,
+        )
+        return lane
+
+
+def aligned(array: Any, to: int = 64) -> Any:
+    """A copy whose bytes begin at a multiple of `to`."""
+    raw = np.empty(array.nbytes + to, np.uint8)
+    at = -raw.ctypes.data % to
+    view = raw[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+__all__ = ["Knobs", "check_knobs", "compile", "inspect", "pool_of", "room_of"]
