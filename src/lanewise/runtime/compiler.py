@@ -25,7 +25,7 @@ from lanewise.runtime import cache
 
 # One unit takes seconds; this only ends a compiler that hangs.
 TIMEOUT_S = 900.0
-_REMEDY = "pip install ziglang, or set LANEWISE_CXX to a clang++ or g++ that works"
+REMEDY = "pip install ziglang, or set LANEWISE_CXX to a clang++ or g++ that works"
 # Variables by which a compiler would read files that no key knows of.
 _DROPPED = {
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH",
@@ -92,7 +92,7 @@ def _wheel() -> tuple[str, ...]:
             if path.is_file():
                 return (str(path), "c++")
     raise BuildError(
-        "build.compiler", "there is no compiler: the ziglang package is missing", remedy=_REMEDY
+        "build.compiler", "there is no compiler: the ziglang package is missing", remedy=REMEDY
     )
 
 
@@ -119,7 +119,7 @@ def _ask(words: tuple[str, ...], place: str) -> tuple[str, str]:
         if said.status != 0 or not said.output.strip():
             raise BuildError(
                 "build.compiler", f"the compiler does not run: {first_lines(said, 3)}",
-                place=f"{place} ({words[0]})", remedy=_REMEDY,
+                place=f"{place} ({words[0]})", remedy=REMEDY,
             )  # fmt: skip
         # Where it is installed, and the kernel it runs on, change no object.
         skip = ("InstalledDir", "Target:", "Thread model")
@@ -175,7 +175,7 @@ def run(
     except OSError as e:
         raise BuildError(
             "build.compiler", f"the compiler cannot be started: {e.strerror or e}",
-            place=command[0], remedy=_REMEDY,
+            place=command[0], remedy=REMEDY,
         ) from e  # fmt: skip
     if runs:
         runs.add(process)
@@ -184,7 +184,7 @@ def run(
     except subprocess.TimeoutExpired as e:
         raise BuildError(
             "build.compiler", f"the compiler did not end within {timeout_s:.0f} s",
-            place=command[0], remedy=_REMEDY,
+            place=command[0], remedy=REMEDY,
         ) from e  # fmt: skip
     finally:
         if process.poll() is None:

@@ -9,6 +9,7 @@ they are never there twice.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -207,6 +208,24 @@ def _pack_one(
     else:
         _check(constant, raw.nbytes, constant.nbytes)
         writer.put(constant.name, raw)
+    let_go(raw)
+
+
+def let_go(raw: Bytes) -> None:
+    """Stop counting a mapped file's pages as ours once they were read; they can be read again.
+
+    Only of a read-only map, which is a file's: an anonymous one would lose its bytes.
+    """
+    owner: Any = raw
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if raw.flags.writeable or not isinstance(owner, mmap.mmap) or not hasattr(owner, "madvise"):
+        return
+    start = raw.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (start + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED, first, length)
 
 
 class _Packer:
