@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from lanewise.errors import GraphError
@@ -79,7 +79,7 @@ class GraphBuilder:
 
 
 def rebuild(
-    graph: Graph, change: Callable[[GraphBuilder, int, Node, Mapping[Ref, Ref]], bool]
+    graph: Graph, change: Callable[[GraphBuilder, int, Node, dict[Ref, Ref]], bool]
 ) -> Graph:
     """Copy a graph node by node.  `change(b, index, node, refs)` may add what stands for `node`
     itself: it then fills `refs` for its results and returns True.  Dead pure nodes are dropped."""

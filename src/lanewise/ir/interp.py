@@ -17,7 +17,7 @@ from lanewise.errors import GraphError, collect
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.live import row_operands
 from lanewise.ir.opdef import opdef
-from lanewise.ir.values import DTYPES, value_type
+from lanewise.ir.values import DTYPES, ActArray, value_type
 from lanewise.ir.verify import verify
 
 
@@ -179,8 +179,6 @@ def _write(node: Node, args: list[Any], results: tuple[Type, ...]) -> Sequence[A
 def _zeros(type: Type) -> Any:
     if type.dtype in DTYPES:
         return np.zeros(type.shape, DTYPES[type.dtype])
-    from lanewise.quant.activations import ActArray
-
     rows, k = type.shape
     scale = np.zeros((rows, k // 32), np.float32)
     return ActArray(type.dtype, np.zeros(type.shape, np.int32), scale)

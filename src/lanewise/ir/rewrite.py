@@ -1,4 +1,4 @@
-"""Regions of a graph become one `fused` node, and back.
+"""Regions of a graph become one `fused` node, and back.  (Patterns: match.py.)
 
 Laws: a rewrite rebuilds the graph once; nodes keep the order of their first graph as far as the
 new edges let them; a fused node stands where all its operands are available; a node that reads
@@ -14,7 +14,13 @@ from dataclasses import replace
 
 from lanewise.errors import GraphError
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref
+from lanewise.ir.match import Match, Pattern, Rewrite, Step, match, op, rewrite, value
 from lanewise.ir.states import before_writes
+
+__all__ = [
+    "FuseGroup", "Match", "Pattern", "Rewrite", "Step", "extract_body", "fuse_nodes", "inline",
+    "inline_all", "match", "op", "rewrite", "value",
+]  # fmt: skip
 
 # (rule, node indices, refs that are read outside)
 FuseGroup = tuple[str, Iterable[int], Sequence[Ref]]

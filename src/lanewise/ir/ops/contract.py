@@ -28,7 +28,16 @@ from lanewise.ir.ops.rules import (
     want_type,
     without_last,
 )  # fmt: skip
-from lanewise.ir.values import DTYPES, decoded, dequantised, random, rounded, wide
+from lanewise.ir.values import (
+    DTYPES,
+    ActArray,
+    QuantArray,
+    decoded,
+    dequantised,
+    random,
+    rounded,
+    wide,
+)
 
 Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
@@ -57,20 +66,9 @@ def _linear(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     return _product(wide(args[0]), args[1], args[2:], types[0])
 
 
-def quantised_matrix(rng: np.random.Generator, fmt: str, n: int, k: int) -> Any:
+def quantised_matrix(rng: np.random.Generator, fmt: str, n: int, k: int) -> QuantArray:
     """A random matrix in a checkpoint format (for samples)."""
-    from lanewise.quant.format import QuantArray, format_of
-
-    encode = format_of(fmt).encode
-    assert encode is not None
-    return QuantArray(fmt, (n, k), encode(random(rng, "f32", (n, k))))
-
-
-def quantised_rows(recipe: str, x: np.ndarray[Any, Any]) -> Any:
-    """f32 [R, K] as quantised activations."""
-    from lanewise.quant.activations import ActArray, quantise
-
-    return ActArray(recipe, *quantise(x, recipe))
+    return QuantArray.encode(random(rng, "f32", (n, k)), fmt)
 
 
 def _linear_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -115,7 +113,7 @@ def _quantize_infer(types: Types, attrs: Attrs) -> Types:
 
 
 def _quantize(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
-    return (quantised_rows(attrs["recipe"], args[0]),)
+    return (ActArray.encode(args[0], attrs["recipe"]),)
 
 
 def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -159,9 +157,9 @@ def _quant_linear(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 def _quant_linear_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for recipe in RECIPES:
         for fmt in ("q8_0", "q4_1"):
-            x = quantised_rows(recipe, random(rng, "f32", (3, 64)))
+            x = ActArray.encode(random(rng, "f32", (3, 64)), recipe)
             yield Sample((x, quantised_matrix(rng, fmt, 5, 64)))
-    x = quantised_rows("int8", random(rng, "f32", (1, 32)))
+    x = ActArray.encode(random(rng, "f32", (1, 32)), "int8")
     yield Sample((x, quantised_matrix(rng, "q8_0", 3, 32), random(rng, "f32", (3,))))
 
 

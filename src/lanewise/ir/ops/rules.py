@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from lanewise.errors import GraphError
 from lanewise.ir.graph import Type
+from lanewise.quant.format import FORMATS
 
 FLOATS = ("f32", "f16", "bf16")
 INTEGERS = ("u32", "i32")
@@ -21,10 +22,8 @@ GROUP = 32  # elements of a row that share one activation scale
 
 # format -> elements of a block: a row of a quantised matrix is whole blocks
 BLOCKS: Mapping[str, int] = {
-    "q4_0": 32, "q4_1": 32, "q5_0": 32, "q5_1": 32, "q8_0": 32, "q8_1": 32,
-    "q2_k": 256, "q3_k": 256, "q4_k": 256, "q5_k": 256, "q6_k": 256, "q8_k": 256,
-    "iq4_nl": 32, "iq4_xs": 256, "tq1_0": 256, "tq2_0": 256, "mxfp4": 32, "nvfp4": 64,
-}  # fmt: skip
+    f.name: f.block for f in FORMATS.values() if f.quantised and f.decode is not None
+}
 
 
 def fail(reason: str, op: str, operand: str, message: str, remedy: str = "") -> NoReturn:
