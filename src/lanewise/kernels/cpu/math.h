@@ -2,8 +2,8 @@
 //
 // Laws.
 //  1. Only add, mul, fma, div, sqrt, rint, compares and integer operations: no estimates.
-//  2. Within 2 ULP of the true value over the whole range, subnormal results included (gelu_erf: 3;
-//     measured by tests/kernels/test_math.py, the figures stand in docs/recipes.md).
+//  2. Within 2 ULP of the true value over the whole range, subnormal results included (measured by
+//     tests/kernels/test_math.py; the figures stand in docs/recipes.md).
 //  3. NaN gives NaN.  Limits hold at the infinities: exp(-inf) = 0, tanh(inf) = 1, log(0) = -inf,
 //     silu(-inf) = gelu(-inf) = -0.  An odd function keeps the sign of a zero.
 //
@@ -13,9 +13,10 @@
 
 #include "vec.h"
 
-// exp(x + low) as p * 2^n, |low| tiny; x is held within [-170, 170], where all f32 results lie.
+// exp(x + low) as (p + p_low) * 2^n, |low| tiny; x is held within [-170, 170], where all f32 results
+// lie.  p alone is within 1.1 ULP, the sum within about a quarter.
 typedef struct {
-  vf p, n;
+  vf p, p_low, n;
 } lw_exp_parts;
 
 LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
@@ -31,8 +32,10 @@ LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
   q = vf_fma(q, r, vf_set(0x1.5554c4p-5f));
   q = vf_fma(q, r, vf_set(0x1.555490p-3f));
   q = vf_fma(q, r, vf_set(0.5f));
+  vf s = vf_fma(vf_mul(r, r), q, r), one = vf_set(1.0f);
   lw_exp_parts e;
-  e.p = vf_add(vf_fma(vf_mul(r, r), q, r), vf_set(1.0f));
+  e.p = vf_add(one, s);
+  e.p_low = vf_sub(s, vf_sub(e.p, one));
   e.n = n;
   return e;
 }
@@ -88,15 +91,25 @@ LW_INLINE vf vf_tanh(vf x) {
   return lw_with_sign(vf_select(vf_lt(a, vf_set(0.625f)), small, large), x);
 }
 
-// value / (1 + exp(-u - low)): value >= 0 side as it stands, the other as value * exp(u) / (1 + exp(u)),
-// scaled last, so that subnormal results keep their accuracy.
+// value / (1 + exp(-u - low)); u < 0: value * exp(u) / (1 + exp(u)).  Numerator and denominator carry
+// low parts, the quotient is corrected by its remainder, and the power of two comes last, so that
+// subnormal results keep their accuracy.
 LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
-  vm negative = vf_lt(u, vf_set(0.0f));
+  vf one = vf_set(1.0f), zero = vf_set(0.0f);
+  vm negative = vf_lt(u, zero);
   lw_exp_parts e = lw_exp_split(vf_neg(vf_abs(u)), vf_select(negative, low, vf_neg(low)));
-  vf d = vf_add(vf_set(1.0f), vf_scale2(e.p, e.n));
-  vf numerator = vf_select(negative, vf_mul(value, e.p), value);
-  vf n = vf_select(negative, e.n, vf_set(0.0f));
-  return vf_scale2(vf_div(numerator, d), n);
+  vf power = vf_scale2(e.p, e.n);
+  vf d = vf_add(one, power);
+  vf d_low = vf_add(vf_sub(power, vf_sub(d, one)), vf_scale2(e.p_low, e.n));
+  vf top = vf_mul(value, e.p);
+  vf top_low = vf_fma(value, e.p_low, vf_fma(value, e.p, vf_neg(top)));
+  top = vf_select(negative, top, value);
+  top_low = vf_select(negative, top_low, zero);
+  vf by = vf_div(one, d), q = vf_mul(top, by);
+  vf rest = vf_add(vf_fma(vf_neg(q), d, top), vf_fma(vf_neg(q), d_low, top_low));
+  vf better = vf_fma(rest, by, q);
+  q = vf_select(vf_lt(vf_abs(q), vf_set(__builtin_inff())), better, q);
+  return vf_scale2(q, vf_select(negative, e.n, zero));
 }
 
 LW_INLINE vf vf_sigmoid(vf x) { return lw_times_sigmoid(vf_set(1.0f), x, vf_set(0.0f)); }
@@ -125,10 +138,20 @@ LW_INLINE vf vf_gelu(vf x) {
   return lw_times_sigmoid(held, w, wl);
 }
 
-// exp(y*y/2) * Phi(-y) for y >= 0.68, Phi the normal distribution: a polynomial in (y-2)/(y+2), times 1/(y+2).
-LW_INLINE vf lw_mills(vf y) {
-  vf t = vf_div(vf_set(1.0f), vf_add(y, vf_set(2.0f)));
-  vf q = vf_fma(t, vf_set(-4.0f), vf_set(1.0f));
+// exp(y*y/2) * Phi(-y) for y >= 0.68, Phi the normal distribution: a polynomial in q = (y-2)/(y+2)
+// times 1/(y+2).  The low part holds what rounding took from 1/(y+2), q and the last sum; for it the
+// slope needs three coefficients only.
+typedef struct {
+  vf high, low;
+} lw_pair;
+
+LW_INLINE lw_pair lw_mills(vf y) {
+  vf one = vf_set(1.0f), two = vf_set(2.0f), four = vf_set(-4.0f);
+  vf d = vf_add(y, two), d_low = vf_sub(y, vf_sub(d, two));
+  vf t = vf_div(one, d);
+  vf t_low = vf_mul(t, vf_fma(vf_neg(t), d_low, vf_fma(vf_neg(t), d, one)));
+  vf q = vf_fma(t, four, one);
+  vf q_low = vf_fma(t_low, four, vf_fma(t, four, vf_sub(one, q)));
   vf p = vf_set(0x1.37cc5ap-11f);
   p = vf_fma(p, q, vf_set(0x1.ff4b0cp-11f));
   p = vf_fma(p, q, vf_set(-0x1.e9a574p-10f));
@@ -137,8 +160,14 @@ LW_INLINE vf lw_mills(vf y) {
   p = vf_fma(p, q, vf_set(0x1.2cd580p-5f));
   p = vf_fma(p, q, vf_set(0x1.d7d3d2p-6f));
   p = vf_fma(p, q, vf_set(-0x1.535bb2p-2f));
-  p = vf_fma(p, q, vf_set(0x1.5845dcp-1f));
-  return vf_mul(p, t);
+  vf w = vf_mul(p, q), c0 = vf_set(0x1.5845dcp-1f);
+  vf high = vf_add(c0, w);
+  vf slope = vf_fma(vf_fma(vf_set(0x1.c34040p-4f), q, vf_set(0x1.d7d3d2p-5f)), q, vf_set(-0x1.535bb2p-2f));
+  vf low = vf_fma(slope, q_low, vf_sub(w, vf_sub(high, c0)));
+  lw_pair r;
+  r.high = vf_mul(high, t);
+  r.low = vf_fma(high, t_low, vf_fma(low, t, vf_fma(high, t, vf_neg(r.high))));
+  return r;
 }
 
 LW_INLINE vf vf_erf(vf x) {
@@ -153,7 +182,7 @@ LW_INLINE vf vf_erf(vf x) {
   vf small = vf_fma(p, a, a);
   vf held = vf_select(vf_gt(a, vf_set(5.0f)), vf_set(5.0f), a);
   vf e = vf_exp(vf_neg(vf_mul(held, held)));
-  vf tail = lw_mills(vf_mul(held, vf_set(0x1.6a09e6p+0f)));
+  vf tail = lw_mills(vf_mul(held, vf_set(0x1.6a09e6p+0f))).high;
   vf large = vf_fma(vf_mul(e, vf_set(-2.0f)), tail, vf_set(1.0f));
   return lw_with_sign(vf_select(vf_lt(a, vf_set(1.0f)), small, large), x);
 }
@@ -170,11 +199,57 @@ LW_INLINE vf vf_gelu_erf(vf x) {
   vf near = vf_mul(x, vf_fma(lw_with_sign(y, x), q, vf_set(0.5f)));
   vf half = vf_set(-0.5f), zl = vf_fma(y, y, vf_neg(z));
   lw_exp_parts e = lw_exp_split(vf_mul(z, half), vf_mul(zl, half));
-  vf tail = lw_mills(y);
-  vf right = vf_mul(x, vf_fma(vf_neg(vf_scale2(e.p, e.n)), tail, vf_set(1.0f)));
-  vf left = vf_scale2(vf_mul(vf_neg(vf_mul(y, tail)), e.p), e.n);
+  lw_pair tail = lw_mills(y);
+  vf right = vf_mul(x, vf_fma(vf_neg(vf_scale2(e.p, e.n)), tail.high, vf_set(1.0f)));
+  vf b = vf_mul(y, tail.high), b_low = vf_fma(y, tail.low, vf_fma(y, tail.high, vf_neg(b)));
+  vf c = vf_mul(b, e.p), c_low = vf_fma(b, e.p_low, vf_fma(b, e.p, vf_neg(c)));
+  c = vf_add(c, vf_fma(b_low, e.p, c_low));
+  vf left = vf_scale2(vf_neg(c), e.n);
   vf far = vf_select(vf_lt(x, vf_set(0.0f)), left, right);
   return vf_select(vf_lt(a, vf_set(0.6875f)), near, far);
+}
+
+// sin and cos for |x| <= 2^18, NaN beyond: n = rint(x * 2/pi), the rest taken off in three parts.
+typedef struct {
+  vf sin, cos;  // of the rest, |rest| <= pi/4
+  vi n;
+} lw_turn;
+
+LW_INLINE lw_turn lw_turn_of(vf x) {
+  vf n = vf_rint(vf_mul(x, vf_set(0x1.45f306p-1f)));
+  vf r = vf_fma(n, vf_set(-0x1.921fb6p+0f), x);
+  r = vf_fma(n, vf_set(0x1.777a5cp-25f), r);
+  r = vf_fma(n, vf_set(0x1.ee59dap-50f), r);
+  vf z = vf_mul(r, r);
+  vf s = vf_set(0x1.7b20a6p-19f);
+  s = vf_fma(s, z, vf_set(-0x1.a05636p-13f));
+  s = vf_fma(s, z, vf_set(0x1.111172p-7f));
+  s = vf_fma(s, z, vf_set(-0x1.555556p-3f));
+  vf c = vf_set(-0x1.352b4cp-22f);
+  c = vf_fma(c, z, vf_set(0x1.a06ed6p-16f));
+  c = vf_fma(c, z, vf_set(-0x1.6c175cp-10f));
+  c = vf_fma(c, z, vf_set(0x1.555556p-5f));
+  lw_turn t;
+  t.sin = vf_fma(vf_mul(s, z), r, r);
+  t.cos = vf_fma(vf_mul(z, z), c, vf_fma(z, vf_set(-0.5f), vf_set(1.0f)));
+  t.n = vf_to_i(vf_select(vf_le(vf_abs(x), vf_set(0x1p18f)), n, vf_zero()));
+  return t;
+}
+
+// The quadrant q's sine, given x for the domain.
+LW_INLINE vf lw_turn_pick(lw_turn t, vi q, vf x) {
+  vf y = vf_select(vi_eq(vi_and(q, vi_set(1)), vi_set(0)), t.sin, t.cos);
+  y = vi_as_f(vi_xor(vf_as_i(y), vi_shl<30>(vi_and(q, vi_set(2)))));
+  return vf_select(vf_le(vf_abs(x), vf_set(0x1p18f)), y, vf_set(__builtin_nanf("")));
+}
+
+LW_INLINE vf vf_sin(vf x) {
+  lw_turn t = lw_turn_of(x);
+  return vf_select(vf_eq(x, vf_zero()), x, lw_turn_pick(t, t.n, x));
+}
+LW_INLINE vf vf_cos(vf x) {
+  lw_turn t = lw_turn_of(x);
+  return lw_turn_pick(t, vi_add(t.n, vi_set(1)), x);
 }
 
 LW_INLINE vf vf_rsqrt(vf x) { return vf_div(vf_set(1.0f), vf_sqrt(x)); }

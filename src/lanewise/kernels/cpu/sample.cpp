@@ -1,0 +1,247 @@
+// Sampling a row of logits: see sample.h for the recipe.
+//
+// What top-k and top-p keep is always a beginning of one order (value descending, index ascending),
+// and min-p keeps what is not below a value; so a "cut" (least value, and the last index that still
+// counts at that value) says it all, and only the entries near the top are ever sorted.
+#include "lw_support.h"
+
+#include "norm.h"
+#include "sample.h"
+
+namespace {
+
+constexpr int BUCKETS = 2048;  // by the upper bits of a probability (all are >= 0)
+constexpr int SHIFT = 20;
+
+// keys and their indices: what is sorted, and room to sort into
+struct Scratch {
+  float* p;                    // n probabilities
+  float* running;              // n
+  uint32_t *key, *index, *key2, *index2;  // n each
+  uint32_t* count;             // BUCKETS
+  float* mass;                 // BUCKETS
+};
+
+int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
+
+Scratch carve(void* scratch, int64_t n) {
+  Scratch s;
+  int64_t m = padded(n);
+  s.p = (float*)scratch;
+  s.running = s.p + m;
+  s.key = (uint32_t*)(s.running + m);
+  s.index = s.key + m;
+  s.key2 = s.index + m;
+  s.index2 = s.key2 + m;
+  s.count = s.index2 + m;
+  s.mass = (float*)(s.count + BUCKETS);
+  return s;
+}
+
+// Kept: p > value, or p == value and index <= last.
+struct Cut {
+  float value;
+  uint32_t last;
+};
+constexpr Cut EVERYTHING = {0.0f, 0xFFFFFFFFu};
+
+bool kept(Cut cut, float p, uint32_t i) {
+  return p > cut.value || (p == cut.value && i <= cut.last);
+}
+
+uint32_t key_of(float p) { return lw_bits_f32(p); }
+
+// Entries whose bucket is >= `bucket`, in index order; returns how many.
+int64_t gather(const Scratch& s, int64_t n, uint32_t bucket) {
+  float least = lw_f32_of_bits(bucket << SHIFT);
+  int64_t found = 0;
+  for (int64_t i = 0; i < n; i += VF_N) {
+    int64_t left = n - i < VF_N ? n - i : VF_N;
+    vm some = vm_and(vf_ge(vf_load_n(s.p + i, left), vf_set(least)), vm_first(left));
+    for (uint32_t bits = vm_bits(some); bits; bits &= bits - 1) {
+      int64_t j = i + __builtin_ctz(bits);
+      s.key[found] = key_of(s.p[j]);
+      s.index[found++] = (uint32_t)j;
+    }
+  }
+  return found;
+}
+
+// One stable pass of a radix sort, descending by 11 bits of the key.
+void radix_pass(const uint32_t* key, const uint32_t* index, uint32_t* to_key, uint32_t* to_index,
+                int64_t n, int shift, uint32_t* count) {
+  for (int b = 0; b < BUCKETS; ++b) count[b] = 0;
+  for (int64_t i = 0; i < n; ++i) ++count[(key[i] >> shift) & (BUCKETS - 1)];
+  uint32_t at = 0;
+  for (int b = BUCKETS - 1; b >= 0; --b) {
+    uint32_t c = count[b];
+    count[b] = at;
+    at += c;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t to = count[(key[i] >> shift) & (BUCKETS - 1)]++;
+    to_key[to] = key[i];
+    to_index[to] = index[i];
+  }
+}
+
+// The gathered entries by (value descending, index ascending); the result lies in key2, index2.
+void sort_gathered(const Scratch& s, int64_t n) {
+  if (n <= 64) {
+    for (int64_t i = 0; i < n; ++i) {  // insertion: later equal keys stay behind
+      int64_t j = i;
+      for (; j > 0 && s.key2[j - 1] < s.key[i]; --j) {
+        s.key2[j] = s.key2[j - 1];
+        s.index2[j] = s.index2[j - 1];
+      }
+      s.key2[j] = s.key[i];
+      s.index2[j] = s.index[i];
+    }
+    return;
+  }
+  radix_pass(s.key, s.index, s.key2, s.index2, n, 0, s.count);
+  radix_pass(s.key2, s.index2, s.key, s.index, n, 11, s.count);
+  radix_pass(s.key, s.index, s.key2, s.index2, n, 22, s.count);
+}
+
+// The lowest bucket that must be gathered so that k entries, or about `mass`, are there.
+uint32_t bucket_for(const Scratch& s, int64_t n, int64_t k, float mass) {
+  for (int b = 0; b < BUCKETS; ++b) s.count[b] = 0, s.mass[b] = 0.0f;
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t b = key_of(s.p[i]) >> SHIFT;
+    ++s.count[b];
+    s.mass[b] += s.p[i];
+  }
+  int64_t entries = 0;
+  float sum = 0.0f;
+  for (uint32_t b = BUCKETS - 1; b > 0; --b) {
+    entries += s.count[b];
+    sum += s.mass[b];
+    if (entries >= k || sum >= mass) return b;
+  }
+  return 0;
+}
+
+// Gathers and sorts a beginning of the order: at least k entries, or about `mass`, or all.  The
+// entries within 2^-10 of the largest are tried first: mostly they suffice, and they are few.
+int64_t sort_top(const Scratch& s, int64_t n, int64_t k, float mass, float largest) {
+  uint32_t bucket = key_of(largest * 0x1p-10f) >> SHIFT;
+  int64_t found = gather(s, n, bucket);
+  float sum = 0.0f;
+  for (int64_t i = 0; i < found; ++i) sum += lw_f32_of_bits(s.key[i]);
+  if (!(found >= k || sum >= mass) || found > 4096) found = gather(s, n, bucket_for(s, n, k, mass));
+  sort_gathered(s, found);
+  return found;
+}
+
+// The sum of what a cut keeps, by the Sums recipe over all n slots.
+float kept_total(const Scratch& s, int64_t n, Cut cut) {
+  for (int64_t i = 0; i < n; ++i) s.running[i] = kept(cut, s.p[i], (uint32_t)i) ? s.p[i] : 0.0f;
+  return lw_sum(s.running, n);
+}
+
+Cut cut_top_k(const Scratch& s, int64_t n, int64_t k, float largest) {
+  sort_top(s, n, k, __builtin_inff(), largest);
+  return {lw_f32_of_bits(s.key2[k - 1]), s.index2[k - 1]};
+}
+
+// Walks the order within `before`; true when the bound was reached inside the gathered entries.
+bool walk_top_p(const Scratch& s, int64_t found, Cut before, float bound, Cut* cut) {
+  float running = 0.0f;
+  for (int64_t i = 0; i < found; ++i) {
+    float p = lw_f32_of_bits(s.key2[i]);
+    if (!kept(before, p, s.index2[i])) return true;  // the order ends here: all of it stays
+    if (i > 0 && !(running < bound)) return true;
+    running += p;
+    *cut = {p, s.index2[i]};
+  }
+  return !(running < bound);
+}
+
+Cut cut_top_p(const Scratch& s, int64_t n, float top_p, Cut before, float largest) {
+  float bound = top_p * kept_total(s, n, before);
+  Cut cut = before;
+  int64_t found = sort_top(s, n, n, bound * 1.001f, largest);
+  if (walk_top_p(s, found, before, bound, &cut) || found == n) return cut;
+  found = gather(s, n, 0);  // the walk's rounding fell short of the estimate's: rare
+  sort_gathered(s, found);
+  walk_top_p(s, found, before, bound, &cut);
+  return cut;
+}
+
+uint32_t draw_from(const Scratch& s, int64_t n, Cut cut, float draw) {
+  draw = draw >= 0.0f ? (draw < 1.0f ? draw : 1.0f - 0x1p-24f) : 0.0f;
+  float running = 0.0f;
+  int64_t found = 0;
+  for (int64_t i = 0; i < n; i += VF_N) {
+    int64_t left = n - i < VF_N ? n - i : VF_N;
+    vm some = vm_and(vf_ge(vf_load_n(s.p + i, left), vf_set(cut.value)), vm_first(left));
+    for (uint32_t bits = vm_bits(some); bits; bits &= bits - 1) {
+      int64_t j = i + __builtin_ctz(bits);
+      if (s.p[j] == 0.0f || !kept(cut, s.p[j], (uint32_t)j)) continue;
+      running += s.p[j];
+      s.running[found] = running;
+      s.index[found++] = (uint32_t)j;
+    }
+  }
+  float target = draw * running;
+  int64_t low = 0, high = found - 1;  // the first above the target; the last one always is
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (s.running[middle] > target)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return s.index[low];
+}
+
+// z = l / T, then probabilities; T is a positive number.
+void probabilities(const float* logits, int64_t n, float temperature, float* p) {
+  vf by = vf_set(1.0f / temperature);
+  for (int64_t i = 0; i < n; i += VF_N) {
+    int64_t left = n - i < VF_N ? n - i : VF_N;
+    vf_store_n(p + i, vf_mul(vf_load_n(logits + i, left), by), left);
+  }
+  lw_softmax(p, n, p);
+}
+
+}  // namespace
+
+LW_EXPORT int64_t lw_sample_scratch(int64_t n) { return (padded(n) * 6 + BUCKETS * 2) * 4; }
+
+LW_EXPORT uint32_t lw_argmax(const float* logits, int64_t n) {
+  vf best = vf_set(-__builtin_inff());
+  for (int64_t i = 0; i < n; i += VF_N) {  // a NaN never compares greater
+    int64_t left = n - i < VF_N ? n - i : VF_N;
+    vf x = vf_load_n(logits + i, left);
+    best = vf_select(vm_and(vf_gt(x, best), vm_first(left)), x, best);
+  }
+  vf top = vf_set(vf_hmax(best));
+  for (int64_t i = 0; i < n; i += VF_N) {
+    int64_t left = n - i < VF_N ? n - i : VF_N;
+    vm same = vm_and(vf_eq(vf_load_n(logits + i, left), top), vm_first(left));
+    if (vm_any(same)) return (uint32_t)(i + __builtin_ctz(vm_bits(same)));
+  }
+  return 0;
+}
+
+LW_EXPORT void lw_sample_row(const float* logits, int64_t n, float temperature, uint32_t top_k,
+                             float top_p, float min_p, float draw, uint32_t* token,
+                             void* scratch) {
+  float largest = lw_max(logits, n), inf = __builtin_inff();
+  *token = LW_NO_TOKEN;
+  if (n <= 0 || largest != largest || largest == inf) return;
+  *token = lw_argmax(logits, n);
+  if (!(temperature > 0.0f) || largest == -inf) return;
+  Scratch s = carve(scratch, n);
+  probabilities(logits, n, temperature, s.p);
+  if (s.p[*token] != s.p[*token]) return;  // a temperature so small that l / T overflows: the top
+  float most = lw_max(s.p, n);
+  Cut cut = EVERYTHING;
+  if (top_k > 0 && (int64_t)top_k < n) cut = cut_top_k(s, n, top_k, most);
+  if (top_p < 1.0f) cut = cut_top_p(s, n, top_p, cut, most);
+  float least = (min_p < 1.0f ? min_p : 1.0f) * most;
+  if (least > cut.value) cut = {least, 0xFFFFFFFFu};
+  *token = draw_from(s, n, cut, draw);
+}
