@@ -21,7 +21,7 @@ import errno
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,7 +162,7 @@ def open_lane(model: str, options: Any, progress: Any) -> FakeLane:
     """In the place of `lanewise.cli.common.open_lane`."""
     from lanewise.cli import common
 
-    chosen = common.compile_options(options)
+    chosen = {**asdict(options), **common.in_force(options)}
     if model == "refuse":
         raise ModelError(
             "model.architecture",
@@ -179,9 +179,10 @@ def open_lane(model: str, options: Any, progress: Any) -> FakeLane:
     if model == "interrupt":
         raise KeyboardInterrupt
     if progress is not None:
-        progress("resolve", 1, 1, model)
+        progress("resolve", 0, 1, model)
         for done in (0, 50_000_000, 100_000_000):
             progress("download", done, 100_000_000, "")
+        progress("resolve", 1, 1, model)
         for done in range(4):
             progress("compile", done, 3, "")
         progress("load", 0, 1, "")

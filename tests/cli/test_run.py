@@ -36,8 +36,8 @@ def test_options_reach_the_lane(call):
 def test_defaults_and_environment(call, monkeypatch):
     call("run", "fake", "hi")
     assert fake.FakeLane.last.options == {
-        "context": None, "threads": None, "activations": "int8x2", "kv": "f16", "hold": (),
-        "offline": False,
+        "context": None, "threads": None, "activations": "int8x2", "kv": "f16", "hold": None,
+        "offline": None,
     }  # fmt: skip
     monkeypatch.setenv("LANEWISE_ACTIVATIONS", "f32")
     call("run", "fake", "hi")

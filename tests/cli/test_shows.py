@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -117,13 +116,19 @@ def test_cache(call, tmp_path):
 
 
 def test_doctor(call, monkeypatch):
-    doctor = pytest.importorskip("lanewise.runtime.doctor")
-    row = lambda name, ok: SimpleNamespace(name=name, value="v", ok=ok)  # noqa: E731
-    monkeypatch.setattr(doctor, "rows", lambda: [row("cpu", True), row("compiler", False)])
+    from lanewise.runtime import doctor
+
+    rows = [doctor.Row("cpu", "v"), doctor.Row("compiler", "none\x1b", False, "install it")]
+    monkeypatch.setattr(doctor, "rows", lambda: rows)
     result = call("doctor")
     assert result.exit_code == 1
-    assert result.stdout == "cpu       v\ncompiler  FAILED: v\n"
-    assert json.loads(call("doctor", "--json").stdout)["ok"] is False
+    assert result.stdout == (
+        "cpu       v\ncompiler  FAILED: none\\x1b\n          remedy: install it\n"
+    )
+    record = json.loads(call("doctor", "--json").stdout)
+    assert record["ok"] is False and record["rows"][1]["remedy"] == "install it"
+    monkeypatch.setattr(doctor, "rows", lambda: rows[:1])
+    assert call("doctor").exit_code == 0
 
 
 def test_words():

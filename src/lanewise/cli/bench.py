@@ -78,8 +78,7 @@ def command(
             open_s = time.perf_counter() - began
             stages.close()
             result = measure(opened, work)
-            chosen = common.compile_options(lane)
-            chosen["threads"] = opened.threads
+            chosen = {**common.in_force(lane), "threads": opened.threads}
     finally:
         stages.close()
     record = _record(model, work, chosen, result, open_s)

@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 Progress = Callable[..., None]
 
 
-def compile_options(options: LaneOptions) -> dict[str, Any]:
-    """What `lanewise.compile` takes: the options given, the environment's or the defaults."""
-    from lanewise import settings
-
-    chosen = {name: settings.resolve(name, value) for name, value in asdict(options).items()}
-    return {**chosen, "context": chosen["context"] or None, "threads": chosen["threads"] or None}
-
-
 def open_lane(model: str, options: LaneOptions, progress: Progress | None) -> Lane:
-    """Compile `model` (a path or a name) and open it."""
+    """Compile `model` (a path or a name) and open it; what is None is left to the settings."""
     import lanewise
 
-    return lanewise.compile(model, progress=progress, **compile_options(options))
+    return lanewise.compile(model, progress=progress, **asdict(options))
+
+
+def in_force(options: LaneOptions) -> dict[str, Any]:
+    """The numerics that the options ask for: the ones given, the environment's, the defaults."""
+    from lanewise import settings
+
+    return {name: settings.resolve(name, getattr(options, name)) for name in ("activations", "kv")}
 
 
 def inspect_model(model: str, offline: bool | None, progress: Progress | None) -> ModelInfo:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from lanewise.cli import options
@@ -16,12 +18,14 @@ def command(as_json: bool) -> int:
     from lanewise.runtime import doctor
 
     rows = doctor.rows()
+    ok = all(row.ok for row in rows)
     if as_json:
-        one_json({"ok": all(r.ok for r in rows), "rows": [_row(r) for r in rows]})
-    else:
-        fields([(r.name, r.value if r.ok else f"FAILED: {r.value}") for r in rows])
-    return 0 if all(r.ok for r in rows) else FAILED
-
-
-def _row(row: object) -> dict[str, object]:
-    return {name: getattr(row, name) for name in ("name", "value", "ok")}
+        one_json({"ok": ok, "rows": [asdict(row) for row in rows]})
+        return 0 if ok else FAILED
+    shown: list[tuple[str, str]] = []
+    for row in rows:
+        shown.append((row.name, row.value if row.ok else f"FAILED: {row.value}"))
+        if row.remedy:
+            shown.append(("", f"remedy: {row.remedy}"))
+    fields(shown)
+    return 0 if ok else FAILED

@@ -43,7 +43,7 @@ class Names(click.ParamType):
 
 @dataclass(frozen=True, slots=True)
 class LaneOptions:
-    """How to compile a model; None leaves the choice to the settings (`common.compile_options`)."""
+    """How to compile a model; None leaves the choice to the settings."""
 
     context: int | None = None
     threads: int | None = None

@@ -91,10 +91,9 @@ def command(
     took = time.perf_counter() - began
     value = math.exp(score["nll"])
     if as_json:
-        chosen = common.compile_options(lane)
         extra = {"model": model, "file": file, "window": window, "stride": stride}
-        extra["activations"] = chosen["activations"]
-        one_json({"perplexity": value, **score, **extra, "seconds": round(took, 3)})
+        extra |= {**common.in_force(lane), "seconds": round(took, 3)}
+        one_json({"perplexity": value, **score, **extra})
     else:
         click.echo(f"perplexity {value:.4f} over {score['tokens']} tokens in {seconds(took)}")
 

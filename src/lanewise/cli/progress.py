@@ -27,9 +27,9 @@ _ERASE = "\r\x1b[K"
 class Stages:
     """The progress callback: `stages(stage, done, total, detail)`, from any thread.
 
-    `live=None` means: only if stderr is a terminal.  A stage ends when another begins, when
-    done reaches total, or at `close()`.  The stage "prompt" leaves no line: the closing line
-    tells it.
+    `live=None` means: only if stderr is a terminal.  A stage ends when another begins (it leaves
+    no line if nothing of it was done), when done reaches total, or at `close()`.  The stage
+    "prompt" leaves no line: the closing line tells it.
     """
 
     def __init__(self, live: bool | None = None, stream: TextIO | None = None) -> None:
@@ -50,7 +50,7 @@ class Stages:
                 return
             now = time.perf_counter()
             if stage != self._stage:
-                self._end(now)
+                self._end(now, told=self._last[0] > 0 or not self._last[1])
                 self._stage, self._began, self._drawn = stage, now, 0.0
             self._last = (done, total, detail)
             if total and done >= total:
@@ -70,15 +70,13 @@ class Stages:
             self.close()
             self._write(printable(text) + "\n")
 
-    def _end(self, now: float) -> None:
-        stage, self._stage = self._stage, ""
-        if not stage:
+    def _end(self, now: float, told: bool = True) -> None:
+        if not self._stage:
             return
         erase = _ERASE if self.terminal else ""
-        self._stage = stage
         line = self._line(seconds(now - self._began))
+        self._write(f"{erase}{line}\n" if told and self._stage != "prompt" else erase)
         self._stage = ""
-        self._write(erase if stage == "prompt" else f"{erase}{line}\n")
 
     def _line(self, took: str) -> str:
         done, total, detail = self._last
