@@ -96,14 +96,9 @@ def test_json(call):
 
 def test_stages_are_told_when_asked(call):
     lines = call("run", "fake", "hi", "-v").stderr.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "resolve",
-        "download",
-        "compile",
-        "load",
-        "prompt",
-    ]
-    assert "100.0 MB" in lines[1] and "3/3" in lines[2]
+    names = [line.split()[0] for line in lines]
+    assert names == ["download", "resolve", "compile", "load", "prompt"]
+    assert "100.0 MB" in lines[0] and "3/3" in lines[2]
     assert lines[-1].startswith(
         "prompt 10 tok, 20.0 tok/s | first token 0.25 s | 7 tok, 100.0 tok/s"
     )
