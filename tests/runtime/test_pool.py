@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,12 +61,15 @@ class Counter:
         return int(self.numbers[61])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def native(
-    cache_dir: Path, target: CpuTarget, make_program: Callable[..., Program]
-) -> tuple[Library, int]:
-    program = Library(build.build(make_program(text=TEXT), target))
-    return Library(build.runtime_library(target)), program.address("lw_test_hit")
+    tmp_path_factory: pytest.TempPathFactory, target: CpuTarget
+) -> Iterator[tuple[Library, int]]:
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("LANEWISE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        program = Program(TEXT, "pool", "cpu", (), (), (), (), (), 0, 0, 0)
+        path = build.build(program, target)
+        yield Library(build.runtime_library(target)), Library(path).address("lw_test_hit")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -165,7 +168,7 @@ print("end")
 
 
 @pytest.mark.parametrize("how", ["plain", "fork"])
-def test_exit_does_not_hang(native: tuple[Library, int], how: str) -> None:
+def test_exit_does_not_hang(cache_dir: Path, how: str) -> None:
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     start = time.monotonic()
     done = subprocess.run(

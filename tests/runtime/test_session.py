@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,16 +96,26 @@ def aligned(values: list[float]) -> np.ndarray:
 W = aligned([1.0, 2.0, 3.0, 4.0])
 
 
-@pytest.fixture
-def library(cache_dir: Path, target: CpuTarget) -> Library:
-    return Library(build.build(PROGRAM, target))
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory, target: CpuTarget
+) -> Iterator[tuple[Library, ThreadPool]]:
+    """The program and a pool, compiled once for all tests here."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("LANEWISE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        pool = ThreadPool(Library(build.runtime_library(target)), 2)
+        yield Library(build.build(PROGRAM, target)), pool
+        pool.close()
 
 
 @pytest.fixture
-def pool(cache_dir: Path, target: CpuTarget) -> Iterator[ThreadPool]:
-    made = ThreadPool(Library(build.runtime_library(target)), 2)
-    yield made
-    made.close()
+def library(made: tuple[Library, ThreadPool]) -> Library:
+    return made[0]
+
+
+@pytest.fixture
+def pool(made: tuple[Library, ThreadPool]) -> ThreadPool:
+    return made[1]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -6,7 +6,6 @@ Laws: calls release the GIL; a name that the library lacks is our error, with th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ class Library:
         """True if the library exports the symbol."""
         return hasattr(self._dll, symbol)
 
-    def function(self, symbol: str, signature: str) -> Callable[..., Any]:
+    def function(self, symbol: str, signature: str) -> Any:
         """A function by name and signature, as ``function("lw_pack_q4_1", "vppllll")``.
 
         Raises BuildError ``build.symbol``.

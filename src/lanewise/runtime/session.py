@@ -101,9 +101,10 @@ class Session:
         on_fork(self)
 
     def _bind_scalars(self) -> None:
-        words = memoryview(self._scalars)
-        reals = memoryview(self._scalars.view(np.float32))
-        self._slots = {
+        # Memory views check the range of what is stored, and are quicker than arrays.
+        words = self._scalars.data
+        reals = self._scalars.view(np.float32).data
+        self._slots: dict[str, tuple[Any, int]] = {
             name: (reals if kind == "f32" else words, i)
             for i, (name, kind) in enumerate(self.program.scalars)
         }
