@@ -95,7 +95,7 @@ class FakeText:
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         return [t for m in messages for t in self.encode(m["content"])]
 
-    def stream(self) -> FakeStream:
+    def stream(self, *, continued: bool = False) -> FakeStream:
         return FakeStream()
 
 

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_run
 
 from lanewise.errors import RunError, UsageError
-from lanewise.lane.generate import Generation, Stops
+from lanewise.lane.generate import Generation
 from lanewise.lane.lane import Lane
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Stream
 from lanewise.lane.spec import ModelSpec, Rope
+from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_run
 
 SPEC = ModelSpec(
     "llama", "fake", 1, 8, 8, 1, 1, 8, VOCAB, 64, 1e-5, 1.0, Rope("half", 1e4, 8), True
@@ -77,42 +75,6 @@ def test_context_full() -> None:
     with pytest.raises(UsageError) as e:
         made.generate([1] * 17)
     assert e.value.code == "usage.context"
-
-
-@pytest.mark.parametrize(("stop", "shown"), [
-    ("b", "a"), ("bc", "a"), ("abc", ""), (["zz", "c"], "ab"), (["abcd", "b"], "a"),
-    (["cd", "d"], "ab"), ("g", "abcdef"), ("x", "abcdefg"),
-])  # fmt: skip
-def test_text_ends_before_the_stop_string_that_is_complete_first(
-    stop: str | list[str], shown: str
-) -> None:
-    for cut in range(1, 8):  # pieces of any length: the same text
-        stops, found = Stops((stop,) if isinstance(stop, str) else tuple(stop)), ""
-        for at in range(0, 7, cut):
-            text, stopped = stops.push("abcdefg"[at : at + cut])
-            found += text
-            if stopped:
-                break
-        assert found + stops.flush() == shown
-
-
-@given(st.lists(st.text("ab", min_size=1, max_size=3), max_size=12),
-       st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-def test_stops_hold_back_only_what_could_be_one(pieces: list[str], strings: list[str]) -> None:
-    stops, shown = Stops(tuple(strings)), ""
-    whole = ""
-    for piece in pieces:
-        whole += piece
-        text, stopped = stops.push(piece)
-        shown += text
-        ends = [(whole.find(s) + len(s), whole.find(s)) for s in strings if s in whole]
-        if stopped:
-            assert ends and shown == whole[: min(ends)[1]]
-            return
-        assert not ends and whole.startswith(shown)
-        held = whole[len(shown) :]
-        assert held == "" or any(s.startswith(held) for s in strings)
-    assert shown + stops.flush() == whole
 
 
 def test_stop_ends_the_generation() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lane.fakes import VOCAB, FakeEngine, expected_next
 
 from lanewise.errors import RunError, UsageError
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling
+from tests.lane.fakes import VOCAB, FakeEngine, expected_next
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, Stream, option_error
+from lanewise.text.stream import StopMatcher
 
 
 class TextStream(Protocol):
-    """Token ids to text, whole characters at a time (`text.stream`)."""
+    """Token ids to text, whole characters at a time (`text.stream.Detokeniser`)."""
 
     def push(self, token: int) -> str: ...
     def flush(self) -> str: ...
@@ -45,37 +46,6 @@ class Timings:
     def rate(self) -> float:
         """Tokens a second after the first."""
         return (self.tokens - 1) / self.generate_s if self.generate_s > 0 else 0.0
-
-
-@dataclass(slots=True)
-class Stops:
-    """Finds stop strings in text that comes in pieces."""
-
-    strings: tuple[str, ...]
-    _held: str = field(default="", init=False)
-
-    def push(self, piece: str) -> tuple[str, bool]:
-        """(text that is safe to show, whether a stop string was met: the text before it)."""
-        if not self.strings:
-            return piece, False
-        text = self._held + piece
-        found = [(at + len(s), at) for s in self.strings if (at := text.find(s)) >= 0]
-        if found:  # the first to be complete, so that pieces do not matter
-            self._held = ""
-            return text[: min(found)[1]], True
-        longest = max(map(len, self.strings)) - 1
-        keep = next(
-            (n for n in range(min(longest, len(text)), 0, -1)
-             if any(s.startswith(text[-n:]) for s in self.strings)),
-            0,
-        )
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], False
-
-    def flush(self) -> str:
-        """What was held back, at the end."""
-        held, self._held = self._held, ""
-        return held
 
 
 def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -112,7 +82,7 @@ class Generation:
         self.timings = Timings(prompt_tokens=len(prompt))
         self._runner, self._stream, self._clock = runner, stream, clock
         self._all, self._prompt = list(prompt), len(prompt)
-        self._end_tokens, self._stops = end_tokens, Stops(stop)
+        self._end_tokens, self._stops = end_tokens, StopMatcher(stop)
         room = runner.context - len(prompt) + 1  # the last token needs no room
         self._most = room if max_tokens is None else min(max_tokens, room)
         self._full = "context" if max_tokens is None or room < max_tokens else "length"
@@ -172,8 +142,8 @@ class Generation:
         if token in self._end_tokens:
             self.finish_reason = "stop"
             return self._rest()
-        piece, stopped = self._stops.push(self._stream.push(token))
-        if stopped:
+        piece = self._stops.push(self._stream.push(token))
+        if self._stops.stopped is not None:
             self.finish_reason = "stop"
         elif count + 1 >= self._most:
             self.finish_reason = self._full
@@ -195,5 +165,4 @@ class Generation:
 
     def _rest(self) -> str:
         """Text still held back at the end; a stop string in it ends the text there."""
-        piece, stopped = self._stops.push(self._stream.flush())
-        return piece if stopped else piece + self._stops.flush()
+        return self._stops.push(self._stream.flush()) + self._stops.flush()

@@ -37,7 +37,7 @@ class Text(Protocol):
         """The chat template's text, special tokens parsed."""
         ...
 
-    def stream(self) -> TextStream: ...
+    def stream(self, *, continued: bool) -> TextStream: ...
 
 
 class Lane:
@@ -108,7 +108,7 @@ class Lane:
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
         ids = self._text.prompt(prompt) if isinstance(prompt, str) else list(prompt)
-        return self._generation(ids, sampling, max_tokens, stop)
+        return self._generation(ids, sampling, max_tokens, stop, continued=True)
 
     def chat(
         self,
@@ -130,7 +130,7 @@ class Lane:
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
         ids = self._text.chat(check_messages(messages))
-        return self._generation(ids, sampling, max_tokens, stop)
+        return self._generation(ids, sampling, max_tokens, stop, continued=False)
 
     def _generation(
         self,
@@ -138,12 +138,15 @@ class Lane:
         sampling: Sampling,
         max_tokens: int | None,
         stop: str | Sequence[str],
+        *,
+        continued: bool,
     ) -> Generation:
         if max_tokens is not None:
             check_count("max_tokens", max_tokens, 0, 1 << 31)
         return Generation(
-            self._runner, self._runner.check(ids), self._text.stream(), sampling,
-            end_tokens=self._text.end_tokens, max_tokens=max_tokens, stop=check_stops(stop),
+            self._runner, self._runner.check(ids), self._text.stream(continued=continued),
+            sampling, end_tokens=self._text.end_tokens, max_tokens=max_tokens,
+            stop=check_stops(stop),
         )
 
     def logits(

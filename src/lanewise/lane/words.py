@@ -50,5 +50,20 @@ class Words:
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         raise NotImplementedError
 
-    def stream(self) -> TextStream:
-        raise NotImplementedError
+    def stream(self, *, continued: bool) -> TextStream:
+        """The text of tokens as they come; `continued`: they go on from other text."""
+        from lanewise.text.stream import Detokeniser
+
+        tokenizer = self.tokenizer
+        return _Known(Detokeniser(tokenizer, continued=continued), tokenizer.vocab_size)
+
+
+class _Known:
+    """Drops ids that only the embedding knows: some checkpoints pad it with rows for no token."""
+
+    def __init__(self, stream: TextStream, vocab: int) -> None:
+        self._stream, self._vocab = stream, vocab
+        self.flush = stream.flush
+
+    def push(self, token: int) -> str:
+        return self._stream.push(token) if token < self._vocab else ""
