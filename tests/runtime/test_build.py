@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +21,7 @@ from lanewise.errors import BuildError
 from lanewise.plan.program import KernelObject, Program
 from lanewise.runtime import build, cache, compiler
 from lanewise.runtime.library import Library
-from lanewise.targets.cpu import CpuTarget
+from lanewise.targets.cpu import CpuTarget, detect, supported
 
 Make = Callable[..., Program]
 Told = list[tuple[str, int, int, str]]
@@ -146,6 +149,7 @@ def test_a_damaged_object_is_made_again(
 
 PROCESS = """
 import sys
+import threading
 from lanewise.plan.program import Program
 from lanewise.runtime import build
 from lanewise.runtime.library import Library
@@ -320,3 +324,64 @@ def test_loaded_library_survives_clear(
     assert library.function("lw_test_answer", "ii")(1) == 2
     assert isinstance(library.address("lw_test_answer"), int)
     assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(library.address("lw_test_answer"))(2) == 3
+
+
+VECTOR = """
+#include "vec.h"
+extern "C" int lw_test_answer(int x) {
+  float a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = (float)(x + i);
+  for (int i = 0; i < 16; i += VF_N)
+    vf_store(b + i, vf_fma(vf_load(a + i), vf_set(2.0f), vf_set(1.0f)));
+  return (int)b[15];
+}
+"""
+
+
+@pytest.mark.parametrize("isa", supported())
+@pytest.mark.parametrize("tool", ["", "g++", "clang++"])
+def test_every_set_and_compiler(
+    cache_dir: Path, make_program: Make, isa: str, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tool:
+        if not shutil.which(tool):
+            pytest.skip(f"no {tool} here")
+        monkeypatch.setenv("LANEWISE_CXX", tool)
+        assert compiler.find().family == {"g++": "gcc", "clang++": "clang"}[tool]
+    # 2 * (41 + 15) + 1
+    assert answer(build.build(make_program(text=VECTOR), detect(isa))) == 113
+
+
+def test_another_architecture_compiles(cache_dir: Path, make_program: Make) -> None:
+    arm = CpuTarget("neon", "aarch64", ("asimddp", "i8mm"))
+    raw = build.build(make_program(text=VECTOR), arm).read_bytes()
+    assert raw[:4] == b"\x7fELF" and raw[18:20] == b"\xb7\x00"  # EM_AARCH64
+
+
+def test_an_interrupt_ends_the_compilers(
+    cache_dir: Path, make_program: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    says = (
+        'if [ "$1" = --version ]; then echo clang version 1; exit 0; fi\n'
+        f"sleep 60 & echo $! >> {pids}; wait"
+    )
+    monkeypatch.setenv("LANEWISE_CXX", str(script(tmp_path / "cxx", says)))
+
+    def interrupt(stage: str, done: int, total: int, detail: str) -> None:
+        def later() -> None:
+            while not pids.exists() or not pids.read_text().strip():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=later, daemon=True).start()
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        build.build(make_program(1), detect("scalar"), interrupt)
+    assert time.monotonic() - start < 20
+    time.sleep(0.05)
+    for pid in pids.read_text().split():
+        state = Path(f"/proc/{pid}/stat")
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not [e for e in cache.entries() if e.kind.startswith("tmp")]
