@@ -57,7 +57,7 @@ def test_many_threads_do_not_mix_lines():
     pipe = io.StringIO()
     stages = Stages(True, pipe)
     threads = [
-        threading.Thread(target=lambda: [stages("compile", 1, 1, "") for _ in range(200)])
+        threading.Thread(target=lambda: [stages("compile", i, i, "") for i in range(1, 201)])
         for _ in range(4)
     ]
     for thread in threads:
@@ -65,7 +65,15 @@ def test_many_threads_do_not_mix_lines():
     for thread in threads:
         thread.join()
     lines = pipe.getvalue().splitlines()
-    assert len(lines) == 800 and all(line.startswith("compile ") for line in lines)
+    assert 200 <= len(lines) <= 800 and all(line.startswith("compile ") for line in lines)
+
+
+def test_an_end_told_twice_is_one_line():
+    pipe = io.StringIO()
+    stages = Stages(True, pipe)
+    stages("load", 5, 5, "a")
+    stages("load", 5, 5, "")
+    assert pipe.getvalue().count("\n") == 1
 
 
 def test_bar():

@@ -62,9 +62,9 @@ def test_inspect_of_what_we_do_not_run(call, info, monkeypatch):
 
 def test_plan(call):
     text = call("plan", "fake").stdout
-    assert text.startswith("program abc123\nform decode: up to 1 rows\n")
+    assert text.startswith("program abc123\nrows 1 at most\n")
     assert fake.a_plan().explain() in text
-    assert "up to 512 rows" in call("plan", "fake", "--form", "prefill").stdout
+    assert "rows 512 at most" in call("plan", "fake", "--form", "prefill").stdout
     assert call("plan", "fake", "--source", "--form", "prefill").stdout == "graph prefill\n"
     assert call("plan", "fake", "--program").stdout == "// the program\n"
     record = json.loads(call("plan", "fake", "--json").stdout)

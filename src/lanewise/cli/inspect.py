@@ -87,6 +87,8 @@ def _shown(value: Any) -> str:
     """A metadata value in at most a line."""
     if isinstance(value, str):
         return printable(value, limit=72)
+    if isinstance(value, float):
+        return f"{value:.7g}"  # most are f32, whose shortest form this is
     try:
         count = len(value)
     except TypeError:

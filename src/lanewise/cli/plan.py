@@ -49,7 +49,7 @@ def command(
                 one_json(_record(model, opened, chosen))
             else:
                 click.echo(f"program {opened.program.identity}")
-                click.echo(f"form {form}: up to {chosen.capacity} rows")
+                click.echo(f"rows {chosen.capacity} at most")
                 click.echo(chosen.plan.explain())
     finally:
         stages.close()

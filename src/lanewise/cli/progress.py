@@ -41,13 +41,14 @@ class Stages:
         self._stage = ""
         self._began = self._drawn = 0.0
         self._last = (0, 0, "")
+        self._ended = ("", 0)
 
     def __call__(self, stage: str, done: int, total: int, detail: str = "") -> None:
         with self._lock:
             if stage == "compile":
                 self.cached = detail == "cached"
-            if not self.on:
-                return
+            if not self.on or (done >= total > 0 and self._ended == (stage, total)):
+                return  # (an end that is told twice is one end)
             now = time.perf_counter()
             if stage != self._stage:
                 self._end(now, told=self._last[0] > 0 or not self._last[1])
@@ -76,7 +77,7 @@ class Stages:
         erase = _ERASE if self.terminal else ""
         line = self._line(seconds(now - self._began))
         self._write(f"{erase}{line}\n" if told and self._stage != "prompt" else erase)
-        self._stage = ""
+        self._ended, self._stage = (self._stage, self._last[1]), ""
 
     def _line(self, took: str) -> str:
         done, total, detail = self._last
