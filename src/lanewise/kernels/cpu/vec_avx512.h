@@ -90,7 +90,9 @@ LW_INLINE void vf_store_f16(uint16_t* p, vf a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a, 8 | _MM_FROUND_TO_NEAREST_INT));
 }
 LW_INLINE void vf_store_f16_n(uint16_t* p, vf a, int64_t n) {
-  _mm256_mask_storeu_epi16(p, vm_first(n), _mm512_cvtps_ph(a, 8 | _MM_FROUND_TO_NEAREST_INT));
+  __m256i halves = _mm512_cvtps_ph(a, 8 | _MM_FROUND_TO_NEAREST_INT);
+  __asm__ volatile("" : "+x"(halves));  // as vi_store_u16_n
+  _mm256_mask_storeu_epi16(p, vm_first(n), halves);
 }
 LW_INLINE vi vi_load_u16(const uint16_t* p) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
@@ -102,7 +104,11 @@ LW_INLINE void vi_store_u16(uint16_t* p, vi a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a));
 }
 LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) {
-  _mm256_mask_storeu_epi16(p, vm_first(n), _mm512_cvtepi32_epi16(a));
+  // Kept apart from the store: folded into one masked down-converting store (vpmovdw), some
+  // processors write masked-out bytes back, and the neighbour's thread loses what it stored.
+  __m256i halves = _mm512_cvtepi32_epi16(a);
+  __asm__ volatile("" : "+x"(halves));
+  _mm256_mask_storeu_epi16(p, vm_first(n), halves);
 }
 LW_INLINE float vf_hadd(vf a) {
   __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
