@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from tests.checkpoint import gguf_bytes as gb
 
 from lanewise.checkpoint import open_checkpoint
 from lanewise.checkpoint.gguf import Gguf
 from lanewise.checkpoint.source import rows, values
 from lanewise.errors import CheckpointError
+from tests.checkpoint import gguf_bytes as gb
 
 
 @pytest.fixture(scope="module")
@@ -157,12 +158,13 @@ def test_close(sound):
 
 def test_no_descriptor_is_left_open(sound):
     path, _ = sound
+    gc.collect()  # other tests' maps
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         open_checkpoint(path).close()
         with pytest.raises(CheckpointError):
             open_checkpoint(__file__)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_tensor_that_is_not_there(sound):

@@ -38,7 +38,8 @@ LIMITS = {
     "tensors": 1 << 16,
     "key": 1 << 16,
     "name": 1 << 10,
-    "strings": 1 << 21,
+    "strings": 1 << 21,  # of all arrays together
+    "numbers": 1 << 26,
     "text": 1 << 26,
 }
 _SCALARS = {0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 6: "f32", 7: "bool",
@@ -108,15 +109,20 @@ class GgufFile:
         except UnicodeDecodeError as error:
             raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
 
-    def _count(self, what: str, least: int) -> int:
-        """A count of things that take at least ``least`` bytes each."""
-        count = self._number("u64", f"the count of {what}")
-        if count > LIMITS[what] or count * least > self.size - self._at:
+    def _fits(self, count: int, least: int, most: int, what: str) -> int:
+        """The count, if so many things of at least ``least`` bytes each can follow."""
+        if count > most:
+            raise self.refuse("count", f"{count} {what}: no file has over {most}")
+        if count * least > self.size - self._at:
             raise self.refuse(
-                "count", f"{count} {what} do not fit: {self.size - self._at} bytes are left, and "
-                f"no file has over {LIMITS[what]}",
+                "truncated", f"{count} {what} do not fit: the file ends at byte {self.size}",
+                "the file is cut short: fetch it again",
             )  # fmt: skip
         return count
+
+    def _count(self, what: str, least: int) -> int:
+        count = self._number("u64", f"the count of {what}")
+        return self._fits(count, least, LIMITS[what], what)
 
     # --- the parts, in file order ---
 
@@ -181,8 +187,7 @@ class GgufFile:
         if name is None:
             raise self.refuse("type", f"{what} is an array of type {kind}, which does not exist")
         width = _STRUCTS[name].size
-        if count * width > self.size - self._at:
-            raise self.refuse("count", f"{what} has {count} elements, more than the file holds")
+        self._fits(count, width, LIMITS["numbers"], f"elements in {what}")
         at = self._take(count * width, what)
         return Entry(name, count, lambda: self._numbers(at, count, name, what))
 
@@ -196,17 +201,15 @@ class GgufFile:
         return found.astype(np.bool_)
 
     def _string_array(self, count: int, what: str) -> Entry:
-        if count * 8 > self.size - self._at:
-            raise self.refuse("count", f"{what} has {count} strings, more than the file holds")
+        self._fits(count, 8, LIMITS["strings"] - self._strings, f"strings in {what}")
         self._strings += count
-        if self._strings > LIMITS["strings"]:
-            raise self.refuse("count", f"over {LIMITS['strings']} strings, with {what}")
         try:
             positions = strings.starts(self.bytes, self._at, count)
         except strings.Cut as cut:
             raise self.refuse(
-                "truncated", f"string {cut.index} of {what} runs past the end of the file"
-            ) from None
+                "truncated", f"string {cut.index} of {what} runs past the end of the file",
+                "the file is cut short: fetch it again",
+            ) from None  # fmt: skip
         self._at = int(positions[-1])
         return Entry("string", count, lambda: self._texts(positions, what))
 
