@@ -16,7 +16,7 @@ from lanewise.checkpoint.gguf_file import LIMITS
 from lanewise.errors import CheckpointError
 from tests.checkpoint import gguf_bytes as gb
 
-SECOND = 1.0
+SECOND = 1.0  # of CPU time: others may use the machine
 MEMORY = 200 << 20
 HUGE = [0xFFFFFFFFFFFFFFFF, 1 << 63, (1 << 63) - 1, 1 << 61, 1 << 40, 1 << 32]
 
@@ -37,9 +37,9 @@ def open_and_read_all(path: Path) -> str:
 
 
 def measured(path: Path) -> str:
-    begin = time.perf_counter()
+    begin = time.process_time()
     code = open_and_read_all(path)
-    assert time.perf_counter() - begin < SECOND
+    assert time.process_time() - begin < SECOND
     return code
 
 
@@ -219,14 +219,14 @@ def test_the_demo_model_with_a_damaged_header(smollm2_path, tmp_path):
         bad.write_bytes(copy)
         with bad.open("r+b") as file:
             file.truncate(size)
-        begin = time.perf_counter()
+        begin = time.process_time()
         try:
             with Gguf(bad) as model:
                 for key in model.metadata:
                     model.metadata[key]
         except CheckpointError as error:
             codes.add(error.code)
-        assert time.perf_counter() - begin < SECOND
+        assert time.process_time() - begin < SECOND
     assert codes
 
 
@@ -252,6 +252,6 @@ def test_the_most_that_is_allowed_is_quick(tmp_path, what):
     finally:
         tracemalloc.stop()
     assert peak < MEMORY
-    begin = time.perf_counter()
+    begin = time.process_time()
     Gguf(path).close()
-    assert time.perf_counter() - begin < 3 * SECOND  # a shared machine; about 0.5 s alone
+    assert time.process_time() - begin < 3 * SECOND  # about 0.5 s when alone

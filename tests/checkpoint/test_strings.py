@@ -91,7 +91,7 @@ def test_hostile_patterns_cost_no_more_than_a_loop(unit):
     buffer = np.frombuffer(data, np.uint8)
     count = len(walk(unit, 0, 71) or walk(unit, 0, 2) or [0, 0]) - 1
     count = count * (len(data) // len(unit))
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = strings.starts(buffer, 0, count)
-    assert time.perf_counter() - begin < 2.0
+    assert time.process_time() - begin < 2.0
     assert found[-1] == len(data) and len(found) == count + 1
