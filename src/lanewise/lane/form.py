@@ -6,8 +6,9 @@ capacity, what comes out, and the sizes of the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from lanewise.ir.graph import Graph
@@ -47,16 +48,22 @@ class Cut:
         return -(-self.context // PAGE)
 
 
-@dataclass(frozen=True)
 class Form:
-    """One form of a lane.  `source` is the authored step as text (it parses back to `graph`);
-    `plan` is what the planner made of it (None before it is compiled)."""
+    """One form of a lane: `name`, `kind`, `capacity` (rows at most), and, made when first asked
+    for, `graph` (the authored step), `source` (its text, which parses back) and `plan`."""
 
-    name: str
-    kind: str
-    capacity: int
-    graph: Graph
-    plan: Any = None
+    def __init__(self, name: str, cut: Cut, graph: Callable[[], Graph], plan: Callable[[], Any]):
+        self.name, self.kind, self.capacity, self.cut = name, cut.kind, cut.rows, cut
+        self._graph, self._plan = graph, plan
+
+    @cached_property
+    def graph(self) -> Graph:
+        return self._graph()
+
+    @cached_property
+    def plan(self) -> Any:
+        """What the planner made of it: a `plan.plan.Plan`."""
+        return self._plan()
 
     @property
     def source(self) -> str:
@@ -64,10 +71,13 @@ class Form:
 
     @property
     def io(self) -> Mapping[str, str]:
-        """Name -> type of everything that the form reads and writes across steps."""
+        """Name -> role and type of everything that the form reads and writes across steps."""
         roots = {
             node.name: f"{node.op} {node.types[0]}"
             for _, node in self.graph.roots("input", "state", "scalar")
         }
         outs = {name: f"output {self.graph.type(ref)}" for name, ref in self.graph.outputs}
         return {**roots, **outs}
+
+    def __repr__(self) -> str:
+        return f"<Form {self.name}, up to {self.capacity} rows>"

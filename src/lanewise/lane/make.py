@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +27,9 @@ from lanewise.lane.words import Words
 
 if TYPE_CHECKING:
     from lanewise.checkpoint.gguf import Gguf
+    from lanewise.ir.graph import Graph
+    from lanewise.pipeline import Options
+    from lanewise.plan.program import Program
     from lanewise.runtime.library import Library
     from lanewise.runtime.weights import Constants
 
@@ -129,11 +133,11 @@ def check_knobs(
     if batch != 1:
         errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
-    cache = choice("kv", kv, tuple(KV_BYTES))
+    cached = choice("kv", kv, tuple(KV_BYTES))
     held = settings.get("hold") if hold is None else hold
     held = (held,) if isinstance(held, str) else tuple(held)
     collect(errors)
-    return Knobs(room, chunk, chosen, cache, many, held)
+    return Knobs(room, chunk, chosen, cached, many, held)
 
 
 def open_checkpoint(
@@ -203,7 +207,6 @@ class _Opening:
     def __init__(
         self, checkpoint: Gguf, family: Any, spec: ModelSpec, knobs: Knobs, tell: Progress
     ) -> None:
-        from lanewise.pipeline import Options
         from lanewise.targets.cpu import cpu_target
 
         self.checkpoint, self.family, self.spec = checkpoint, family, spec
@@ -211,7 +214,6 @@ class _Opening:
         self.context = room_of(spec, knobs.context)
         self.pool = pool_of(self.context)
         self.target = cpu_target()
-        self.options = Options(activations=knobs.activations, hold=knobs.hold)
         self.words = Words(checkpoint.metadata, spec.vocab)
         rows = min(knobs.max_chunk, self.pool)
         self.cuts = {DECODE: self._cut(DECODE, 1)}
@@ -221,25 +223,41 @@ class _Opening:
     def _cut(self, kind: str, rows: int, **more: Any) -> Cut:
         return Cut(kind, rows, context=self.pool, kv=self.knobs.kv, **more)
 
-    def _forms(self, cuts: Mapping[str, Cut]) -> tuple[Any, dict[str, Form]]:
-        """The program of some cuts, and the forms as a user sees them."""
-        from lanewise.pipeline import compile_forms
+    def _forms(self, cuts: Mapping[str, Cut]) -> tuple[Program, dict[str, Form]]:
+        """The program of some cuts, from disk or compiled now, and the forms for a user."""
+        from lanewise.lane import store
 
-        graphs = {name: self.family.author(self.spec, cut) for name, cut in cuts.items()}
-        facts = {
-            "model": f"{self.spec.name or '(no name)'} ({self.spec.architecture})".replace(
-                "\n", " "
-            ),
-            "context": str(self.pool),
-        }
-        program, plans = compile_forms(
-            graphs, self.options, target=self.target.name, facts=facts
+        name = " ".join((self.spec.name or "(no name)").split())
+        facts = {"model": f"{name} ({self.spec.architecture})", "context": str(self.pool)}
+        key = store.key_of(
+            self.spec, cuts, self.knobs.activations, self.knobs.hold, self.target.name, facts
         )
-        forms = {
-            name: Form(name, cut.kind, cut.rows, graphs[name], plans[name])
-            for name, cut in cuts.items()
+        program = store.load(key)
+        graphs = {
+            name: cache(partial(self.family.author, self.spec, cut)) for name, cut in cuts.items()
         }
-        return program, forms
+        plans = {name: partial(self._plan, graph) for name, graph in graphs.items()}
+        if program is None:
+            from lanewise.pipeline import compile_forms
+
+            made = {name: graph() for name, graph in graphs.items()}
+            program, known = compile_forms(
+                made, self._options, target=self.target.name, facts=facts
+            )
+            store.save(key, program)
+            plans = {name: partial(known.__getitem__, name) for name in cuts}
+        return program, {n: Form(n, cut, graphs[n], plans[n]) for n, cut in cuts.items()}
+
+    @property
+    def _options(self) -> Options:
+        from lanewise.pipeline import Options
+
+        return Options(activations=self.knobs.activations, hold=self.knobs.hold)
+
+    def _plan(self, graph: Callable[[], Graph]) -> Any:
+        from lanewise.pipeline import plan_graph
+
+        return plan_graph(graph(), self._options)
 
     def _library(self, program: Any) -> Library:
         from lanewise.runtime.build import build
