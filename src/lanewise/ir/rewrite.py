@@ -24,6 +24,7 @@ __all__ = [
 
 # (rule, node indices, refs that are read outside)
 FuseGroup = tuple[str, Iterable[int], Sequence[Ref]]
+_Group = tuple[str, tuple[int, ...], tuple[Ref, ...]]
 
 
 def extract_body(
@@ -83,6 +84,7 @@ def fuse_nodes(
     is no output; "graph.cycle": a group that would need itself.  With a list `refused`, groups
     that make a cycle are left out instead and noted there as (index of the group, reason).
     """
+    groups = [(rule, tuple(sorted(set(nodes))), tuple(out)) for rule, nodes, out in groups]
     chosen = list(range(len(groups)))
     while True:
         owner = _owners(groups, chosen)
@@ -98,10 +100,12 @@ def fuse_nodes(
         chosen.remove(last)
 
 
-def _owners(groups: Sequence[FuseGroup], chosen: Iterable[int]) -> dict[int, int]:
+def _owners(groups: Sequence[_Group], chosen: Iterable[int]) -> dict[int, int]:
     """Node -> its group."""
     owner: dict[int, int] = {}
     for g in chosen:
+        if not groups[g][1]:
+            raise GraphError("graph.fuse", f"{groups[g][0]}: a group of no nodes")
         for i in groups[g][1]:
             if owner.setdefault(i, g) != g:
                 raise GraphError("graph.fuse", f"%{i} is in two groups")
@@ -109,7 +113,7 @@ def _owners(groups: Sequence[FuseGroup], chosen: Iterable[int]) -> dict[int, int
 
 
 def _order(
-    graph: Graph, owner: dict[int, int], groups: Sequence[FuseGroup]
+    graph: Graph, owner: dict[int, int], groups: Sequence[_Group]
 ) -> tuple[list[int], list[int]]:
     """(nodes and, as ~g, groups in a valid order; groups on a cycle, if there is one)."""
 
@@ -160,7 +164,7 @@ def _reaches_itself(u: int, after: dict[int, set[int]], within: Collection[int])
 
 
 def _emit(
-    graph: Graph, groups: Sequence[FuseGroup], owner: dict[int, int], order: list[int]
+    graph: Graph, groups: Sequence[_Group], owner: dict[int, int], order: list[int]
 ) -> Graph:
     nodes: list[Node] = []
     refs: dict[Ref, Ref] = {}
@@ -173,7 +177,7 @@ def _emit(
             rule, members, results = groups[~u]
             operands, body = extract_body(graph, members, results)
             types = tuple(map(graph.type, results))
-            site = graph.nodes[max(members)].site
+            site = graph.nodes[members[-1]].site
             node = Node("fused", (), (("rule", rule),), types, "", body, site)
         _known_outside(refs, operands, node)
         for k, ref in enumerate(results):

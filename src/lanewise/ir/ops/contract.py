@@ -41,6 +41,8 @@ from lanewise.ir.values import (
 
 Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
+Array = np.ndarray[Any, Any]
+_PIECE = 1 << 18  # elements of a matrix opened at a time
 
 
 def _bias(op: str, types: Types, n: int) -> None:
@@ -48,8 +50,15 @@ def _bias(op: str, types: Types, n: int) -> None:
         want_type(op, "bias", types[2], "f32", (n,))
 
 
-def _product(x: Any, w: Any, bias: Sequence[Any], type: Type) -> tuple[Any, ...]:
-    y = x @ wide(w).T
+def _product(x: Array, w: Any, bias: Sequence[Any], type: Type) -> tuple[Any, ...]:
+    """x [R, K] float64 times the rows of w; a piece of w at a time is opened, so that it stays in
+    the processor's cache."""
+    rows = w if isinstance(w, np.ndarray) else decoded(w)
+    step = max(1, _PIECE // rows.shape[1])
+    y = np.empty((x.shape[0], rows.shape[0]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for n in range(0, rows.shape[0], step):
+            y[:, n : n + step] = x @ rows[n : n + step].astype(np.float64).T
     return (rounded(y + wide(bias[0]) if bias else y, type),)
 
 
@@ -193,7 +202,8 @@ def _matmul_infer(types: Types, attrs: Attrs) -> Types:
 
 
 def _matmul(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
-    return (rounded(wide(args[0]) @ wide(args[1]), types[0]),)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (rounded(wide(args[0]) @ wide(args[1]), types[0]),)
 
 
 def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
