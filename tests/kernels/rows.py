@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -23,6 +24,7 @@ import numpy as np
 from tests.kernels.native import CPU, FLAGS, TARGETS, cache_dir, isas, zig
 
 HERE = Path(__file__).parent
+DIGESTS = HERE.parent / "digests" / "rows.json"
 UNITS = (
     ("driver_rows.cpp", ()), ("attention.cpp", ("LW_KV=f16",)), ("attention.cpp", ("LW_KV=f32",)),
     ("sample.cpp", ()), ("runtime.cpp", ()),
@@ -134,7 +136,8 @@ def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     assert a.dtype == b.dtype and a.shape == b.shape
     nan = np.isnan(a) & np.isnan(b)
     bits = np.dtype(f"u{a.dtype.itemsize}")
-    return bool((nan | (np.ascontiguousarray(a).view(bits) == np.ascontiguousarray(b).view(bits))).all())
+    equal = np.ascontiguousarray(a).view(bits) == np.ascontiguousarray(b).view(bits)
+    return bool((nan | equal).all())
 
 
 def digest(*arrays: np.ndarray[Any, Any]) -> str:
@@ -146,3 +149,13 @@ def digest(*arrays: np.ndarray[Any, Any]) -> str:
             a[np.isnan(a)] = np.nan
         h.update(a.tobytes())
     return h.hexdigest()
+
+
+def check_digest(name: str, *arrays: np.ndarray[Any, Any]) -> None:
+    """The bits are those that were committed; LANEWISE_UPDATE_DIGESTS=1 commits new ones."""
+    known = json.loads(DIGESTS.read_text()) if DIGESTS.exists() else {}
+    value = digest(*arrays)
+    if os.environ.get("LANEWISE_UPDATE_DIGESTS"):
+        DIGESTS.write_text(json.dumps({**known, name: value}, indent=1, sort_keys=True) + "\n")
+    else:
+        assert known.get(name) == value, f"the bits of {name} have changed"

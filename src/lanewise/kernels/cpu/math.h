@@ -13,8 +13,8 @@
 
 #include "vec.h"
 
-// exp(x + low) as (p + p_low) * 2^n, |low| tiny; x is held within [-170, 170], where all f32 results
-// lie.  p alone is within 1.1 ULP, the sum within about a quarter.
+// exp(x + low) as (p + p_low) * 2^n, |low| tiny; x is held within [-170, 170], where all f32
+// results lie.  p alone is within 1.1 ULP, the sum within about a quarter.
 typedef struct {
   vf p, p_low, n;
 } lw_exp_parts;
@@ -108,7 +108,8 @@ LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
   vf by = vf_div(one, d), q = vf_mul(top, by);
   vf rest = vf_add(vf_fma(vf_neg(q), d, top), vf_fma(vf_neg(q), d_low, top_low));
   vf better = vf_fma(rest, by, q);
-  q = vf_select(vf_lt(vf_abs(q), vf_set(__builtin_inff())), better, q);
+  vm usual = vm_and(vf_lt(vf_abs(q), vf_set(__builtin_inff())), vf_ne(q, zero));
+  q = vf_select(usual, better, q);  // infinities and the sign of a zero stay
   return vf_scale2(q, vf_select(negative, e.n, zero));
 }
 
