@@ -26,7 +26,7 @@ VECTOR: Final = {
     "tanh": "vf_tanh({0})", "sigmoid": "vf_sigmoid({0})", "silu": "vf_silu({0})",
     "relu": "vf_relu({0})", "gelu": "vf_gelu({0})", "gelu_erf": "vf_gelu_erf({0})",
     "erf": "vf_erf({0})", "swiglu": "vf_mul(vf_silu({0}), {1})", "scale": "vf_mul({0}, {1})",
-    "cast": "{0}",
+    "cast": "{0}", "contiguous": "{0}",
 }  # fmt: skip
 C_TYPES: Final = {"f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "u32": "uint32_t"}
 
@@ -191,13 +191,30 @@ class RowText:
     # -- ops that see more than one element ---------------------------------------------------
 
     def _row(self, ref: Ref) -> str:
-        """A row of floats: at hand, or in a root."""
+        """A row of floats: at hand, or in a root (widened if it is of half precision)."""
         if ref in self.have:
             return self.have[ref]
-        root = self.body.node(ref)
-        assert root.op in ROOTS and root.types[0].dtype == "f32", f"{root.op} {root.types[0]}"
+        type = self.body.type(ref)
         f = self.frame
-        return f"((const float*){f.pointer(ref[0])} + ({f.row}) * {f.total} + {f.c0})"
+        at = f"((const {C_TYPES[type.dtype]}*){f.pointer(ref[0])} + ({f.row}) * {f.total} + {f.c0})"
+        return at if type.dtype == "f32" else self._widened(ref, at, f.width, f.most)
+
+    def _vector_root(self, ref: Ref) -> str:
+        """A whole vector in a root: a gain, a bias."""
+        type = self.body.type(ref)
+        at = f"(const {C_TYPES[type.dtype]}*){self.frame.pointer(ref[0])}"
+        return at if type.dtype == "f32" else self._widened(ref, at, type.size, type.size)
+
+    def _widened(self, ref: Ref, at: str, width: int | str, most: int) -> str:
+        name, dtype = f"w{ref[0]}_{len(self.lines)}", self.body.type(ref).dtype
+        self.lines += [
+            self.frame.local(name, most),
+            f"for (int64_t i = 0; i < {width}; i += VF_N) {{",
+            f"  const int64_t n = lw_least({width} - i, VF_N);",
+            f"  vf_store_n({name} + i, vf_load_{dtype}_n({at} + i, n), n);",
+            "}",
+        ]
+        return name
 
     def _result(self, i: int) -> str:
         """Where an op writes its row: the sink if that is all, else a local row."""
@@ -211,16 +228,31 @@ class RowText:
         self.have[ref] = f"v{i}"
         return f"v{i}"
 
+    def _close(self, i: int) -> None:
+        """Round a row of half precision, for those who read it here and those outside."""
+        ref = (i, 0)
+        dtype = self.body.type(ref).dtype
+        if dtype not in ("f16", "bf16"):
+            return
+        name, width = self.have[ref], self.frame.width
+        self.lines += [
+            f"for (int64_t i = 0; i < {width}; i += VF_N) {{",
+            f"  const int64_t n = lw_least({width} - i, VF_N);",
+            f"  vf_store_n({name} + i, lw_as_{dtype}(vf_load_n({name} + i, n)), n);",
+            "}",
+        ]
+        if ref in self.sinks:
+            self._copy_out(ref)
+
     def _op(self, i: int, node: Node) -> None:
         getattr(self, f"_op_{node.op}")(i, node)
+        if node.op in ("rms_norm", "layer_norm", "softmax", "rope"):
+            self._close(i)
 
     def _op_reshape(self, i: int, node: Node) -> None:
         self.have[(i, 0)] = self._row(node.operands[0])
         if (i, 0) in self.sinks:
             self._copy_out((i, 0))
-
-    def _float_root(self, ref: Ref) -> str:
-        return f"(const float*){self.frame.pointer(ref[0])}"
 
     def _each(self, width: int, statement: str) -> None:
         """Repeat a statement over the parts of `width` that the columns hold ({h} is a part)."""
@@ -232,15 +264,15 @@ class RowText:
 
     def _op_rms_norm(self, i: int, node: Node) -> None:
         x, width = self._row(node.operands[0]), node.types[0].shape[-1]
-        gain, eps = self._float_root(node.operands[1]), float(node.attr("eps"))
+        gain, eps = self._vector_root(node.operands[1]), float(node.attr("eps"))
         out = self._result(i)
         self._each(width, f"lw_rms_norm({x} + {{h}}, {gain}, {c_float(eps)}, {width}, "
                    f"{out} + {{h}});")  # fmt: skip
 
     def _op_layer_norm(self, i: int, node: Node) -> None:
         x, width = self._row(node.operands[0]), node.types[0].shape[-1]
-        gain, eps = self._float_root(node.operands[1]), float(node.attr("eps"))
-        bias = self._float_root(node.operands[2]) if len(node.operands) > 2 else "nullptr"
+        gain, eps = self._vector_root(node.operands[1]), float(node.attr("eps"))
+        bias = self._vector_root(node.operands[2]) if len(node.operands) > 2 else "nullptr"
         out = self._result(i)
         self._each(width, f"lw_layer_norm({x} + {{h}}, {gain}, {bias}, {c_float(eps)}, {width}, "
                    f"{out} + {{h}});")  # fmt: skip
@@ -258,8 +290,10 @@ class RowText:
 
     def _reduce(self, i: int, node: Node, function: str) -> None:
         x = self._row(node.operands[0])
-        at = f"((float*){self.sinks[(i, 0)]})[{self.frame.row}]"
-        self.lines.append(f"{at} = {function}({x}, {self.frame.total});")
+        dtype = node.types[0].dtype
+        at = f"(({C_TYPES[dtype]}*){self.sinks[(i, 0)]})[{self.frame.row}]"
+        value = f"{function}({x}, {self.frame.total})"
+        self.lines.append(f"{at} = {value if dtype == 'f32' else f'lw_f32_to_{dtype}({value})'};")
 
     def _op_rope(self, i: int, node: Node) -> None:
         x, d = self._row(node.operands[0]), node.types[0].shape[-1]
@@ -269,7 +303,8 @@ class RowText:
             "{",
             f"  const int64_t at = ((const uint32_t*){self.frame.pointer(node.operands[1][0])})"
             f"[{self.frame.row}];",
-            f"  const float* turn = {self._float_root(node.operands[2])} + at * {rotary};",
+            f"  const float* turn = (const float*){self.frame.pointer(node.operands[2][0])} + "
+            f"at * {rotary};",
             f"  for (int64_t h = 0; h < {self.frame.width}; h += {d}) {{",
             f"    if (at < {rows}) lw_rope_{style}({x} + h, turn, {rotary}, {d}, {out} + h);",
             f"    else lw_copy_row({x} + h, {out} + h, {d});",

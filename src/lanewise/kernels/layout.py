@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lanewise.ir.graph import ROOTS, Graph, Type
+from lanewise.ir.graph import Graph, Type
 from lanewise.quant.format import FORMATS
 
 if TYPE_CHECKING:
@@ -49,5 +49,4 @@ def attention_scratch(d: int, group: int) -> int:
 
 def rows_scratch(body: Graph, rows: Rows) -> int:
     """Scratch of one thread in a row-wise launch: one row for each value of the body."""
-    inner = sum(1 for n in body.nodes if n.op not in ROOTS)
-    return align(inner * align(rows.width * 4, 64) + 64, 64)
+    return align(2 * len(body.nodes) * align(rows.width * 4, 64) + 64, 64)

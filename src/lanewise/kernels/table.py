@@ -233,6 +233,8 @@ def take_rows(body: Graph) -> Selection | str:
     rows = rows_of(body)
     if isinstance(rows, str):
         return rows
+    if all(body.nodes[i].op == "contiguous" for i in _inner(body)):
+        return "a copy"
     dtypes = {t.dtype for i in _inner(body) for t in body.nodes[i].types}
     if "u32" in dtypes or any(is_format(d) for d in dtypes):
         return "integers or quantised matrices"

@@ -1,0 +1,130 @@
+"""Running any graph on this machine's CPU, for tests: compile, bind by name, run, read back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lanewise.ir.graph import Graph, Type
+from lanewise.ir.values import DTYPES
+from lanewise.pipeline import Options, compile_forms
+from lanewise.plan.plan import Plan
+from lanewise.plan.program import Constant, Program
+from lanewise.runtime.build import build, packer_library
+from lanewise.runtime.library import Library
+from lanewise.runtime.session import Session
+from lanewise.targets.cpu import CpuTarget, cpu_target
+
+
+@cache
+def packers(formats: tuple[str, ...], target: CpuTarget) -> Library:
+    return Library(packer_library(formats, target))
+
+
+def aligned(nbytes: int) -> np.ndarray:
+    raw = np.zeros(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def raw_bytes(value: Any) -> np.ndarray:
+    data = value.data if hasattr(value, "format") else value
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def stored(constant: Constant, value: Any, target: CpuTarget) -> np.ndarray:
+    """A constant's bytes as the program wants them."""
+    out = aligned(constant.nbytes)
+    if constant.packer == "raw":
+        out[:] = raw_bytes(value)
+        return out
+    n, k = constant.type.shape
+    source = raw_bytes(value)
+    library = packers((constant.type.dtype,), target)
+    pack = library.function(f"lw_pack_{constant.type.dtype}", "vppllll")
+    pack(source.ctypes.data, out.ctypes.data, n, k, 0, math.ceil(n / 16))
+    return out
+
+
+def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
+    """A logical state [.., P*64, H, D] as its pool lies in memory."""
+    *lead, positions, heads, d = value.shape
+    paged = value.reshape(*lead, positions // 64, 64, heads, d)
+    order = (1, 2, 0) if layout == "panels" else (1, 0, 2)
+    n = len(lead) + 1
+    axes = [*range(n), *(n + a for a in order)]
+    return np.ascontiguousarray(paged.transpose(axes)).reshape(value.shape)
+
+
+def from_pages(raw: np.ndarray, layout: str) -> np.ndarray:
+    """The inverse of `to_pages`."""
+    *lead, positions, heads, d = raw.shape
+    inner = (heads, d, 64) if layout == "panels" else (heads, 64, d)
+    paged = raw.reshape(*lead, positions // 64, *inner)
+    n = len(lead) + 1
+    order = (2, 0, 1) if layout == "panels" else (1, 0, 2)
+    return paged.transpose([*range(n), *(n + a for a in order)]).reshape(raw.shape)
+
+
+class Native:
+    """A graph compiled; `run` binds roots by name and gives the outputs (and states) by name."""
+
+    def __init__(
+        self, graph: Graph, values: Mapping[str, Any], options: Options = Options(),
+        threads: int = 2, target: CpuTarget | None = None,
+    ) -> None:
+        self.graph, self.target = graph, target or cpu_target()
+        made: tuple[Program, dict[str, Plan]] = compile_forms(
+            {"main": graph}, options, target=self.target.name
+        )
+        self.program, self.plan = made[0], made[1]["main"]
+        library = Library(build(self.program, self.target))
+        constants = {
+            c.name: stored(c, values[c.name], self.target) for c in self.program.constants
+        }
+        self.session = Session(self.program, library, constants, threads=threads)
+
+    def run(self, values: Mapping[str, Any], live: Mapping[str, int] | None = None) -> dict:
+        entry = self.program.form("main")
+        for name, _ in entry.inputs:
+            self.session.input("main", name)[...] = np.asarray(values[name])
+        layouts = {n.name: n.attributes.get("layout", "rows") for _, n in self.graph.roots("state")}
+        for name, layout in layouts.items():
+            self.session.state(name)[...] = to_pages(values[name], layout)
+        scalars = {n: values.get(n, 0) for n, _ in self.program.scalars} | dict(live or {})
+        self.session.run("main", {k: np.asarray(v).reshape(-1)[0].item()
+                                  for k, v in scalars.items()})
+        out = {name: self.session.output("main", name).copy() for name, _ in entry.outputs}
+        for name, layout in layouts.items():
+            out[name] = from_pages(self.session.state(name).copy(), layout)
+        return out
+
+
+def bits(a: np.ndarray) -> np.ndarray:
+    """An array's bits, every NaN the same."""
+    raw = np.ascontiguousarray(a)
+    if raw.dtype.kind == "f" or raw.dtype.name == "bfloat16":
+        raw = np.where(np.isnan(raw.astype(np.float32)), np.asarray(np.nan, raw.dtype), raw)
+    return raw.view(np.uint8)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and bool((bits(a) == bits(b)).all())
+
+
+def values_for(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
+    """Random values for every root of a graph: floats N(0, 1), ids and positions small."""
+    out: dict[str, Any] = {}
+    for _, node in graph.roots():
+        out[node.name] = value_for(node.types[0], rng)
+    return out
+
+
+def value_for(type: Type, rng: np.random.Generator) -> Any:
+    if type.dtype in ("u32", "i32"):
+        return rng.integers(0, 3, type.shape).astype(DTYPES[type.dtype])
+    return rng.standard_normal(type.shape).astype(np.float32).astype(DTYPES[type.dtype])
