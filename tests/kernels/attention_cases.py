@@ -1,0 +1,111 @@
+"""Cases of attention: a paged pool filled from contiguous K and V, and calls of the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.kernels.native import aligned
+from tests.kernels.rows import driver
+
+PAGE = 64
+GARBAGE = np.float32(np.nan)  # what no result may contain
+
+
+@dataclass
+class Case:
+    """rows of q over slots; k, v per slot [slots, positions, kv_heads, d], already in the cache's
+    dtype; the pool is shuffled, and every unwritten place of it holds NaN."""
+
+    q: npt.NDArray[np.float32]
+    k: np.ndarray
+    v: np.ndarray
+    slots: npt.NDArray[np.uint32]
+    positions: npt.NDArray[np.uint32]
+    scale: float
+    softcap: float = 0.0
+    window: int = 0
+    shuffle: int = 0
+
+    def pool(self) -> tuple[np.ndarray, np.ndarray, npt.NDArray[np.uint32]]:
+        """K [pages, kv, d, 64], V [pages, kv, 64, d], table [slots, blocks]."""
+        slots, positions, kv, d = self.k.shape
+        blocks = -(-positions // PAGE)
+        pages = slots * blocks + 3
+        ids = np.arange(pages)
+        if self.shuffle:
+            ids = np.random.default_rng(self.shuffle).permutation(pages)
+        table = ids[: slots * blocks].reshape(slots, blocks).astype(np.uint32)
+        k = np.full((pages, kv, d, PAGE), GARBAGE, self.k.dtype)
+        v = np.full((pages, kv, PAGE, d), GARBAGE, self.v.dtype)
+        for s in range(slots):
+            for b in range(blocks):
+                part = slice(b * PAGE, min(positions, (b + 1) * PAGE))
+                n = part.stop - part.start
+                k[table[s, b], :, :, :n] = self.k[s, part].transpose(1, 2, 0)
+                v[table[s, b], :, :n] = self.v[s, part].transpose(1, 0, 2)
+        return k, v, table
+
+    def run(
+        self, isa: str, form: int = 0, shares: int = 1, more_pieces: int = 0,
+        table: npt.NDArray[np.uint32] | None = None,
+    ) -> npt.NDArray[np.float32]:  # fmt: skip
+        """[rows, heads, d]; form: 0 whole, 1 split, + 2 with an epilogue."""
+        rows, heads, d = self.q.shape
+        kv = self.k.shape[2]
+        k, v, own = self.pool()
+        pages = k.shape[0]
+        table = own if table is None else table
+        drive = driver(isa)
+        out = np.full((rows, heads, d), np.nan, np.float32)
+        pieces = int(self.positions.max(initial=0)) // 256 + 1 + more_pieces
+        pieces = min(pieces, table.shape[1] // 4 + 2)
+        partial = np.full(rows * heads * pieces * (d + 2), np.nan, np.float32)
+        scratch = aligned(drive(10, d, heads // kv))
+        drive(
+            7, form, int(self.k.dtype == np.float32), self.q, k, v, np.ascontiguousarray(table),
+            table.shape[1], self.slots, self.positions, rows, heads, kv, d, float(self.scale),
+            float(self.softcap), self.window, out, partial, pieces, scratch, pages,
+            table.shape[0], shares,
+        )  # fmt: skip
+        return out
+
+    def rows(self, index: npt.ArrayLike) -> Case:
+        """Some rows alone, over the same cache."""
+        i = np.atleast_1d(index)
+        return Case(
+            np.ascontiguousarray(self.q[i]), self.k, self.v, self.slots[i], self.positions[i],
+            self.scale, self.softcap, self.window, self.shuffle,
+        )  # fmt: skip
+
+    def exact(self) -> npt.NDArray[np.float64]:
+        """The same in float64."""
+        out = np.zeros(self.q.shape)
+        group = self.q.shape[1] // self.k.shape[2]
+        for r, (s, p) in enumerate(zip(self.slots, self.positions, strict=True)):
+            first = max(0, int(p) - self.window + 1) if self.window else 0
+            k = np.repeat(self.k[s, first : p + 1].astype(float), group, 1)
+            v = np.repeat(self.v[s, first : p + 1].astype(float), group, 1)
+            score = np.einsum("hd,phd->hp", self.q[r].astype(float), k) * self.scale
+            if self.softcap:
+                score = self.softcap * np.tanh(score / self.softcap)
+            e = np.exp(score - score.max(1, keepdims=True))
+            out[r] = np.einsum("hp,phd->hd", e / e.sum(1, keepdims=True), v)
+        return out
+
+
+def make(
+    *, rows: npt.ArrayLike, slots: npt.ArrayLike | None = None, heads: int = 3, kv: int = 1,
+    d: int = 64, dtype: str = "f2", seed: int = 1, softcap: float = 0.0, window: int = 0,
+    spread: float = 1.0,
+) -> Case:  # fmt: skip
+    """`rows`: positions; the cache is as long as the longest."""
+    rng = np.random.default_rng(seed)
+    positions = np.asarray(rows, np.uint32)
+    slot = np.zeros(len(positions), np.uint32) if slots is None else np.asarray(slots, np.uint32)
+    shape = (int(slot.max()) + 1, int(positions.max()) + 1, kv, d)
+    q = (rng.standard_normal((len(positions), heads, d)) * spread).astype(np.float32)
+    k, v = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    return Case(q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed)

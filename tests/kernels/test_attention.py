@@ -1,0 +1,135 @@
+"""Attention: near float64, equal to its NumPy model, and one set of bits however it is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lanewise.kernels.recipes_rows import attention_head
+from tests.kernels.attention_cases import Case, make
+from tests.kernels.rows import check_digest, same_bits, sets
+
+LENGTHS = [0, 1, 62, 63, 64, 65, 127, 128, 254, 255, 256, 257, 511, 512, 1000]
+BEST = sets()[0]
+
+
+def model(case: Case) -> np.ndarray:
+    """Every row and head by the recipe."""
+    out = np.zeros_like(case.q)
+    group = case.q.shape[1] // case.k.shape[2]
+    for r, (s, p) in enumerate(zip(case.slots, case.positions, strict=True)):
+        for h in range(case.q.shape[1]):
+            k, v = (x[s, :, h // group].astype(np.float32) for x in (case.k, case.v))
+            out[r, h] = attention_head(
+                case.q[r, h], k, v, int(p), case.scale, case.softcap, case.window
+            )
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 1), (8, 2), (8, 1), (6, 6)])
+def test_near_float64(heads: int, kv: int, dtype: str) -> None:
+    case = make(rows=LENGTHS, heads=heads, kv=kv, dtype=dtype, seed=heads)
+    error = np.abs(case.run(BEST) - case.exact()).max()
+    assert error < 2e-6, error
+
+
+@pytest.mark.parametrize("isa", sets())
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": [0, 63, 64, 255, 256, 257]},
+        {"rows": [300, 301, 302, 303, 304, 305, 306], "dtype": "f4"},
+        {"rows": [70, 5], "slots": [1, 0], "heads": 4, "kv": 2, "d": 128},
+        {"rows": [600], "heads": 1, "kv": 1, "window": 100},
+        {"rows": [254, 255, 256, 257], "window": 3, "softcap": 5.0, "spread": 3.0},
+        {"rows": [90, 91], "heads": 9, "kv": 1, "d": 80, "dtype": "f4"},
+        {"rows": [65, 66, 67], "heads": 2, "kv": 2, "d": 5},
+        {"rows": [20], "heads": 2, "kv": 1, "d": 256, "spread": 20.0},
+    ],
+    ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items() if k != "rows"),
+)
+def test_every_set_gives_the_bits_of_the_model(isa: str, options: dict) -> None:
+    case = make(**options)
+    expected = model(case)
+    assert same_bits(case.run(isa), expected)
+    assert same_bits(case.run(isa, form=1), expected)
+
+
+def test_digest() -> None:
+    cases = [make(rows=LENGTHS, dtype=t, window=w) for t in ("f2", "f4") for w in (0, 70)]
+    check_digest("attention", *(c.run(BEST) for c in cases))
+
+
+@pytest.mark.parametrize("window", [0, 1, 64, 100])
+@pytest.mark.parametrize(("heads", "d"), [(3, 64), (1, 128), (9, 72)])
+def test_rows_together_are_rows_alone(heads: int, d: int, window: int) -> None:
+    """A prompt of 40 positions across a piece's end, other slots between, in one call or in many."""
+    rows = [*range(230, 270), 12, 13, 5, *range(40, 47)]
+    slots = [*[0] * 40, 1, 1, 1, *[1] * 7]
+    case = make(rows=rows, slots=slots, heads=heads, d=d, window=window)
+    together = case.run(BEST)
+    for r in (0, 1, 15, 16, 25, 26, 39, 40, 41, 42, 43, 49):
+        assert same_bits(case.rows(r).run(BEST)[0], together[r]), r
+    assert same_bits(case.rows(np.arange(20)).run(BEST), together[:20])
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_split_whole_shares_and_epilogue_agree(dtype: str) -> None:
+    case = make(rows=[1000, 3, 257, 511, 512, 513], heads=6, kv=2, dtype=dtype, window=0)
+    whole = case.run(BEST)
+    for form, shares, more in ((0, 3, 0), (1, 1, 0), (1, 4, 2), (2, 2, 0), (3, 5, 0)):
+        assert same_bits(case.run(BEST, form, shares, more), whole), (form, shares)
+    windowed = dataclasses.replace(case, window=300)
+    assert same_bits(windowed.run(BEST, 1, 3), windowed.run(BEST))
+
+
+def test_pages_out_of_order_are_pages_in_order() -> None:
+    case = make(rows=[700, 200], slots=[0, 1])
+    assert same_bits(case.run(BEST), dataclasses.replace(case, shuffle=0).run(BEST))
+    assert same_bits(case.run(BEST), dataclasses.replace(case, shuffle=9).run(BEST))
+
+
+@pytest.mark.parametrize("form", [0, 1, 2, 3])
+def test_what_cannot_be_is_zero(form: int) -> None:
+    """A slot beyond the table, a position beyond it, a page beyond the pool: that row only."""
+    case = make(rows=[300, 301, 302, 40, 100])
+    whole = case.run(BEST)
+    _, _, table = case.pool()
+    broken = table.copy()
+    broken[0, 4] = 2**32 - 1  # positions 256 to 319
+    got = case.run(BEST, form, table=broken)
+    assert not got[:3].any() and same_bits(got[3:], whole[3:])
+    assert not np.signbit(got[:3]).any()
+    broken[0, 4] = len(case.pool()[0])  # the first id past the pool
+    assert not case.run(BEST, form, table=broken)[:3].any()
+    far = dataclasses.replace(
+        case,
+        slots=np.array([0, 7, 0, 0, 2**32 - 1], np.uint32),
+        positions=np.array([300, 1, 2**32 - 1, 320, 0], np.uint32),
+    )
+    got = far.run(BEST, form)
+    assert same_bits(got[0], whole[0]) and not got[1:].any()
+    windowed = dataclasses.replace(case, window=20)  # does not look at the broken page's start
+    early = table.copy()
+    early[0, 0] = 2**32 - 1
+    got = windowed.run(BEST, form, table=early)
+    assert same_bits(got[:3], windowed.run(BEST)[:3]) and not got[3].any()
+
+
+def test_changing_a_later_position_moves_later_rows_only() -> None:
+    case = make(rows=list(range(50, 70)))
+    before = case.run(BEST)
+    case.v[0, 60] += 1
+    after = case.run(BEST)
+    assert same_bits(before[:10], after[:10])
+    assert (before[10:] != after[10:]).any(axis=(1, 2)).all()
+
+
+def test_infinities_and_nan_stay_in_their_rows() -> None:
+    case = make(rows=[10, 11, 12])
+    case.v[0, 12] = np.nan
+    got = case.run(BEST)
+    assert np.isfinite(got[:2]).all() and np.isnan(got[2]).all()
