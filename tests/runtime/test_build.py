@@ -304,6 +304,11 @@ def test_entries_and_clear(cache_dir: Path, target: CpuTarget, make_program: Mak
     size = sum(e.nbytes for e in cache.entries() if e.kind.startswith("cpu"))
     assert cache.clear() == size > 0
     assert [e.name for e in cache.entries() if e.kind != "."] == ["m.gguf"]
+    with cache.workspace() as work:  # somebody is building
+        (work / "x").write_text("x")
+        assert cache.clear() == 0 and (work / "x").exists()
+    for kind in (".", "..", "absent"):
+        assert cache.clear((kind,)) == 0
     assert answer(build.build(make_program(1), target)) == 42
 
 

@@ -121,6 +121,8 @@ def test_threads_end_with_the_pool(native: tuple[Library, int]) -> None:
     assert threading.active_count() == before
 
 
+# Python 3.12 warns of what these tests are about.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork(native: tuple[Library, int]) -> None:
     library, fn = native
     workers = ThreadPool(library, 2)
@@ -146,7 +148,8 @@ def test_fork(native: tuple[Library, int]) -> None:
 
 
 EXIT = """
-import sys
+import sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
 from lanewise.runtime import build, pool
 from lanewise.runtime.library import Library
 from lanewise.targets.cpu import detect

@@ -211,6 +211,8 @@ def test_closed(library: Library, pool: ThreadPool) -> None:
         assert e.value.code == "run.closed"
 
 
+# Python 3.12 warns of what these tests are about.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork_while_a_run_is_in_flight(library: Library, pool: ThreadPool) -> None:
     session = Session(PROGRAM, library, {"w": W}, pool=pool)
     session.run("one", {"rows": 1, "factor": 1.0})

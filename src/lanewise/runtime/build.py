@@ -184,7 +184,7 @@ def _failure(code: str, what: str, place: str, said: Outcome, tool: Compiler) ->
     elif tool.family == "zig":
         remedy = "this is a defect of lanewise: please report it with the lines above"
     else:
-        remedy = "unset LANEWISE_CXX to use the ziglang wheel's clang"
+        remedy = "unset LANEWISE_CXX to use the ziglang wheel's clang, or name a recent clang++"
     lines = compiler.first_lines(said, _LINES)
     return BuildError(code, f"{what}: {lines}", place=place, remedy=remedy)
 

@@ -210,14 +210,25 @@ def entries() -> list[Entry]:
 def clear(kinds: tuple[str, ...] = ("cpu", "tmp")) -> int:
     """Remove the named kinds (folders under the cache directory); returns the bytes freed.
 
-    Programs that run keep what they have mapped.  Raises BuildError ``build.cache``.
+    Programs that run keep what they have mapped; a build at work in another process is waited
+    for, up to ten seconds.  Raises BuildError ``build.cache``.
     """
     freed = 0
-    for kind in kinds:
-        folder = root() / kind
-        if not folder.is_dir() or folder.is_symlink() or folder.resolve() == root().resolve():
-            continue
-        freed += sum(e.nbytes for e in entries() if e.path.is_relative_to(folder))
-        with writing(folder):
-            shutil.rmtree(folder)
+    with turn(wait_s=10.0):
+        for kind in kinds:
+            folder = root() / kind
+            # Strictly inside, whatever the name says and wherever links lead.
+            if not folder.is_dir() or root().resolve() not in folder.resolve().parents:
+                continue
+            before = _size(folder)
+            with writing(folder):
+                if kind == "tmp":
+                    _sweep(folder)
+                else:
+                    shutil.rmtree(folder)
+            freed += before - _size(folder)
     return freed
+
+
+def _size(folder: Path) -> int:
+    return sum(e.nbytes for e in entries() if e.path.is_relative_to(folder))

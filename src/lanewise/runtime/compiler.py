@@ -25,7 +25,7 @@ from lanewise.runtime import cache
 
 # One unit takes seconds; this only ends a compiler that hangs.
 TIMEOUT_S = 900.0
-REMEDY = "pip install ziglang, or set LANEWISE_CXX to a clang++ or g++ that works"
+REMEDY = "pip install ziglang, or set LANEWISE_CXX to a recent clang++"
 # Variables by which a compiler would read files that no key knows of.
 _DROPPED = {
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH",
@@ -76,7 +76,7 @@ def _named(text: str) -> tuple[str, ...]:
     if not found:
         raise BuildError(
             "build.compiler", f"no compiler {text!r} on this machine", place="LANEWISE_CXX",
-            remedy="unset it to use the ziglang wheel's clang, or name a clang++ or g++",
+            remedy="unset it to use the ziglang wheel's clang, or name a recent clang++",
         )  # fmt: skip
     return (found, *words[1:])
 
