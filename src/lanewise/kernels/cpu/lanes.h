@@ -117,3 +117,6 @@ LW_INLINE lw_f32 lw_bfloat(const void* p) {
 }
 
 LW_INLINE void lw_prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+LW_INLINE void lw_prefetch_range(const void* p, int64_t bytes) {
+  LW_ROLL for (int64_t i = 0; i < bytes; i += 64) lw_prefetch((const uint8_t*)p + i);
+}

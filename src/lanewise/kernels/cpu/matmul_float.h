@@ -9,23 +9,15 @@
 #include "matmul_formats.h"
 
 template <class F, int T>
-LW_NOINLINE void lw_direct_f32(const uint8_t* const panel[2], const uint8_t* const ahead[2],
-                               const float* const rows[T], int64_t k, lw_f32 total[2][T]) {
-  enum { STEP = 16 * F::BYTES, FAR = 1024 };
-  const int64_t size = k * STEP;
+LW_NOINLINE void lw_direct_f32(const uint8_t* const panel[2], const float* const rows[T], int64_t k,
+                               lw_f32 total[2][T]) {
   const float* x[T];
   LW_UNROLL for (int t = 0; t < T; ++t) x[t] = rows[t];
   const uint8_t* const p0[2] = {panel[0], panel[1]};
-  const uint8_t* const a0[2] = {ahead[0], ahead[1]};
   for (int64_t k0 = 0; k0 < k; k0 += LW_CHAIN) {
     const int64_t k1 = lw_min64(k, k0 + LW_CHAIN);
     lw_f32 acc[2][T] = {};
     LW_ROLL for (int64_t i = k0; i < k1; i += 4) {
-      const int64_t at = i * STEP + FAR;
-      LW_UNROLL for (int p = 0; p < 2; ++p) {
-        const uint8_t* next = at < size ? p0[p] + at : a0[p] + (at - size);
-        LW_UNROLL for (int j = 0; j < 4 * STEP; j += 64) lw_prefetch(next + j);
-      }
       LW_UNROLL for (int e = 0; e < 4; ++e) {
         const lw_f32 w0 = F::at(p0[0], i + e), w1 = F::at(p0[1], i + e);
         LW_UNROLL for (int t = 0; t < T; ++t) {

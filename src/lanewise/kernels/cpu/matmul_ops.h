@@ -1,23 +1,29 @@
 // The three arithmetics that matmul_run.h drives.  An Op says:
-//  PANELS, TOKENS   the size of its tile;  DIRECT  tokens of one pass over packed weights;
-//  DIRECT_ROWS      up to which row count the packed weights are read directly (measured);
+//  PANELS, TOKENS   the size of its tile;
+//  STREAMS, DIRECT  panels and tokens of one pass over packed weights;
+//  DIRECT_ROWS      up to which row count the packed weights are read directly;
 //  unpack, tile, total (adds a 512 of K to the running total and returns the sum), direct.
 #pragma once
 #include "matmul_run.h"
 
 LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)m->scratch + at; }
 
+// Measured (benchmarks/products.py): the smallest figures that lose nothing.
 #if defined(LW_AVX512)
-enum { LW_TILE_PANELS = 2, LW_TILE_TOKENS = 6, LW_DIRECT = 4 };
+enum { LW_PACKED_TILES = 1, LW_TILE_TOKENS = 4, LW_DIRECT = 4, LW_DIRECT_ROWS = 16 };
+enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6 };
 #elif defined(LW_AVX2)
-enum { LW_TILE_PANELS = 1, LW_TILE_TOKENS = 6, LW_DIRECT = 2 };
+enum { LW_PACKED_TILES = 0, LW_TILE_TOKENS = 6, LW_DIRECT = 2, LW_DIRECT_ROWS = 4 };
+enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6 };
 #else
-enum { LW_TILE_PANELS = 1, LW_TILE_TOKENS = 4, LW_DIRECT = 2 };
+enum { LW_PACKED_TILES = 0, LW_TILE_TOKENS = 4, LW_DIRECT = 2, LW_DIRECT_ROWS = 4 };
+enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4 };
 #endif
 
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {
-  enum { PANELS = LW_TILE_PANELS, TOKENS = LW_TILE_TOKENS, DIRECT = LW_DIRECT, DIRECT_ROWS = 4 };
+  enum { PANELS = 1, TOKENS = LW_TILE_TOKENS, STREAMS = 1, DIRECT = LW_DIRECT };
+  enum { DIRECT_ROWS = LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
 
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
@@ -29,15 +35,32 @@ template <class F, int W> struct LwQuantOp {
     return x;
   }
   template <int T>
-  LW_INLINE_MEMBER void direct(const LwMatmul* m, const uint8_t* const panel[2],
-                               const uint8_t* const ahead[2], int64_t row, lw_f32 out[2][T]) {
-    LwChains<F, T> total[2];
-    lw_direct<F, W, T>(panel, ahead, rows<T>(m, row), m->k / 32, total);
-    LW_UNROLL for (int p = 0; p < 2; ++p) LW_UNROLL for (int t = 0; t < T; ++t) {
-      out[p][t] = total[p].acc[t];
-      if constexpr (F::MINS) out[p][t] = total[p].acc[t] + total[p].mins[t];
+  LW_INLINE_MEMBER void direct(const LwMatmul* m, const LwUnit* u, int64_t row, lw_f32 out[1][T]) {
+    LwChains<F, T> total;
+    lw_direct<F, W, T>(u->panel, rows<T>(m, row), m->k / 32, total);
+    LW_UNROLL for (int t = 0; t < T; ++t) {
+      out[0][t] = total.acc[t];
+      if constexpr (F::MINS) out[0][t] = total.acc[t] + total.mins[t];
     }
   }
+  // Brings the part [k0, k0 + n) of an activation row near.
+  LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t row, int64_t k0, int64_t n) {
+    const uint8_t* r = (const uint8_t*)m->x + row * m->xstride;
+    const LwActs a = lw_acts<W>(m->k);
+    lw_prefetch_range(r + (LW_PACKED_TILES ? k0 * W : a.words + k0 * 2),
+                      LW_PACKED_TILES ? n * W : n * 2);
+    lw_prefetch_range(r + a.s + k0 / 8, n / 8);
+    if constexpr (F::MINS) lw_prefetch_range(r + a.sv + k0 / 8, n / 8);
+  }
+#if defined(LW_AVX512)
+  LW_INLINE_MEMBER void unpack(const LwMatmul*, const uint8_t*, int32_t, int64_t, int64_t) {}
+  template <int P, int T>
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
+                             int64_t k0, int64_t n, Sums<T> c[P]) {
+    const LwRows<T> x = rows<T>(m, row);
+    lw_packed_tile<F, W, T>(units[u].panel, m->k / 32, x, k0 / 32, (k0 + n) / 32, c[0]);
+  }
+#else
   LW_INLINE_MEMBER LwUnpacked<F> slot(const LwMatmul* m, int32_t u) {
     return {(lw_u32*)lw_scratch(m, u * LW_CHAIN_BLOCKS * 1024),
             (lw_f32*)lw_scratch(m, LW_AT_SCALES + u * 32 * 64),
@@ -48,12 +71,13 @@ template <class F, int W> struct LwQuantOp {
     lw_unpack<F>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, int32_t u, int64_t row, int64_t k0, int64_t n,
-                             Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t row, int64_t k0,
+                             int64_t n, Sums<T> c[P]) {
     LwUnpacked<F> w[P];
     LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
     lw_tile<F, P, T>(w, rows<T>(m, row), k0 / 32, n / 32, c);
   }
+#endif
   template <int T>
   LW_INLINE_MEMBER lw_f32 total(const LwMatmul* m, const Sums<T>& c, int t, int64_t at, bool first,
                                 bool last) {
@@ -70,20 +94,24 @@ template <class F, int W> struct LwQuantOp {
 
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
-  enum { PANELS = LW_TILE_PANELS, TOKENS = LW_TILE_TOKENS, DIRECT = LW_DIRECT, DIRECT_ROWS = 4 };
+  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = LW_DIRECT };
+  enum { DIRECT_ROWS = 4 };
   template <int T> struct Sums {
     lw_f32 v[T];
   };
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
+  LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t r, int64_t k0, int64_t n) {
+    lw_prefetch_range(row(m, r) + k0, n * 4);
+  }
   LW_INLINE_MEMBER const float* row(const LwMatmul* m, int64_t r) {
     return (const float*)((const uint8_t*)m->x + r * m->xstride);
   }
   template <int T>
-  LW_INLINE_MEMBER void direct(const LwMatmul* m, const uint8_t* const panel[2],
-                               const uint8_t* const ahead[2], int64_t r, lw_f32 out[2][T]) {
+  LW_INLINE_MEMBER void direct(const LwMatmul* m, const LwUnit* u, int64_t r, lw_f32 out[2][T]) {
     const float* x[T];
+    const uint8_t* const panel[2] = {u[0].panel, u[1].panel};
     LW_UNROLL for (int t = 0; t < T; ++t) x[t] = row(m, r + t);
-    lw_direct_f32<F, T>(panel, ahead, x, m->k, out);
+    lw_direct_f32<F, T>(panel, x, m->k, out);
   }
   LW_INLINE_MEMBER float* slot(const LwMatmul* m, int32_t u) {
     return (float*)lw_scratch(m, u * LW_CHAIN * 64);
@@ -93,8 +121,8 @@ template <class F> struct LwFloatOp {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, int32_t u, int64_t r, int64_t k0, int64_t n,
-                             Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t k0,
+                             int64_t n, Sums<T> c[P]) {
     const float* w[P];
     const float* x[T];
     LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
@@ -113,18 +141,19 @@ template <class F> struct LwFloatOp {
 
 // The reference mode: any weights, f32 activations, f64 sums.
 template <class F> struct LwDoubleOp {
-  enum { PANELS = 1, TOKENS = 4, DIRECT = 1, DIRECT_ROWS = 0 };
+  enum { PANELS = 1, TOKENS = 4, STREAMS = 1, DIRECT = 1, DIRECT_ROWS = 0 };
   template <int T> struct Sums {
     lw_f64 v[T];
   };
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
+  LW_INLINE_MEMBER void fetch(const LwMatmul*, int64_t, int64_t, int64_t) {}
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
                                int64_t n) {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, (float*)lw_scratch(m, u * LW_CHAIN * 64));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, int32_t u, int64_t r, int64_t k0, int64_t n,
-                             Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t k0,
+                             int64_t n, Sums<T> c[P]) {
     const float* x[T];
     LW_UNROLL for (int t = 0; t < T; ++t) x[t] = LwFloatOp<lw_format_f32>::row(m, r + t) + k0;
     lw_tile_f64<T>((const float*)lw_scratch(m, u * LW_CHAIN * 64), x, n, c[0].v);

@@ -1,6 +1,6 @@
 // The loops around the tiles.  Laws:
 //  - a thread's columns are cut into blocks of whole granules, a block into units (one panel of
-//    one matrix; gate and up of the same columns are neighbours), two or more units in flight;
+//    one matrix; a granule's panels of w, then of w1), walked in the order of memory;
 //  - few rows: straight from the packed weights.  Many: one 512 of K of up to LW_UNITS units is
 //    unpacked to scratch, then every group of tokens passes over it;
 //  - an epilogue gets each granule's finished tile once per group of tokens.
@@ -28,9 +28,10 @@ LW_INLINE LwColumns lw_columns(const LwMatmul* m, int64_t col0, int64_t width) {
 }
 
 LW_INLINE LwUnit lw_unit(const LwMatmul* m, int64_t panel_bytes, const LwColumns& c, int32_t i) {
-  const int32_t per = (int32_t)(m->granule / 16) * c.halves;
-  const int32_t tile = i / per, r = i % per, half = r % c.halves, p = r / c.halves;
+  const int32_t per = (int32_t)(m->granule / 16) * c.halves, tile = i / per;
   const int64_t first = tile * m->granule, cols = lw_min64(m->granule, c.cols - first);
+  const int32_t panels = (int32_t)((cols + 15) / 16), r = i % per;
+  const int32_t half = r >= panels ? 1 : 0, p = r - half * panels;
   const uint8_t* base = (const uint8_t*)(half ? m->w1 : m->w);
   LwUnit u;
   u.panel = base + ((c.col0 + first) / 16 + p) * panel_bytes;
@@ -53,41 +54,45 @@ LW_INLINE int64_t lw_block_width(const LwMatmul* m, int64_t least) {
 }
 
 template <class Op, int T>
-LW_INLINE void lw_direct_group(const LwMatmul* m, const LwUnit u[2], const uint8_t* const ahead[2],
-                               int64_t row, float* tile, int64_t ld) {
-  const uint8_t* const panel[2] = {u[0].panel, u[1].panel};
-  lw_f32 out[2][T];
-  Op::template direct<T>(m, panel, ahead, row, out);
-  LW_UNROLL for (int p = 0; p < 2; ++p) LW_UNROLL for (int t = 0; t < T; ++t)
+LW_INLINE void lw_direct_group(const LwMatmul* m, const LwUnit* u, int32_t streams, int64_t row,
+                               float* tile, int64_t ld) {
+  lw_f32 out[Op::STREAMS][T];
+  Op::template direct<T>(m, u, row, out);
+  for (int32_t p = 0; p < streams; ++p) LW_UNROLL for (int t = 0; t < T; ++t)
     lw_store_n(tile + (row + t) * ld + u[p].offset, out[p][t], u[p].lanes);
+}
+
+// All rows over STREAMS units (fewer at the end: the first is read again, and dropped).
+template <class Op>
+LW_NOINLINE void lw_direct_units(const LwMatmul* m, const LwColumns& c, int64_t bytes, int32_t i,
+                                 float* tile, int64_t ld) {
+  const int32_t streams = (int32_t)lw_min64(Op::STREAMS, c.units - i);
+  LwUnit u[Op::STREAMS];
+  for (int32_t p = 0; p < Op::STREAMS; ++p)
+    u[p] = lw_unit(m, bytes, c, p < streams ? i + p : i);
+  if (i + streams < c.units) {
+    // w and w1 take turns: the first lines of what comes next, which no hardware foresees.
+    const uint8_t* next = lw_unit(m, bytes, c, i + streams).panel;
+    if (next != u[streams - 1].panel + bytes)
+      LW_UNROLL for (int64_t b = 0; b < 1024; b += 64) lw_prefetch(next + b);
+  }
+  int64_t row = 0;
+  for (; row + Op::DIRECT <= m->rows; row += Op::DIRECT)
+    lw_direct_group<Op, Op::DIRECT>(m, u, streams, row, tile, ld);
+  if constexpr (Op::DIRECT > 2)
+    for (; row + 2 <= m->rows; row += 2) lw_direct_group<Op, 2>(m, u, streams, row, tile, ld);
+  if (row < m->rows) lw_direct_group<Op, 1>(m, u, streams, row, tile, ld);
 }
 
 template <class Op> LW_NOINLINE void lw_run_direct(const LwMatmul* m) {
   const int64_t bytes = Op::panel_bytes(m->k);
-  const int64_t width = lw_block_width(m, m->w1 ? 16 : 32);
+  const int64_t width = lw_block_width(m, m->w1 ? 16 : 16 * Op::STREAMS);
   float* tile = (float*)((uint8_t*)m->scratch + LW_AT_TILE);
   for (int64_t col = m->col0; col < m->col1; col += width) {
     const LwColumns c = lw_columns(m, col, width);
-    const LwColumns after = col + width < m->col1 ? lw_columns(m, col + width, width) : c;
     const int64_t ld = width * c.halves;
-    for (int32_t i = 0; i < c.units; i += 2) {
-      LwUnit u[2];
-      const uint8_t* ahead[2];
-      for (int p = 0; p < 2; ++p) {
-        const bool here = i + p < c.units, more = i + 2 + p < c.units;
-        u[p] = lw_unit(m, bytes, c, here ? i + p : i);
-        ahead[p] = lw_unit(m, bytes, more ? c : after, more ? i + 2 + p : p % after.units).panel;
-      }
-      int64_t row = 0;
-      for (; row + Op::DIRECT <= m->rows; row += Op::DIRECT)
-        lw_direct_group<Op, Op::DIRECT>(m, u, ahead, row, tile, ld);
-      if constexpr (Op::DIRECT > 2)
-        if (row + 2 <= m->rows) {
-          lw_direct_group<Op, 2>(m, u, ahead, row, tile, ld);
-          row += 2;
-        }
-      if (row < m->rows) lw_direct_group<Op, 1>(m, u, ahead, row, tile, ld);
-    }
+    for (int32_t i = 0; i < c.units; i += Op::STREAMS)
+      lw_direct_units<Op>(m, c, bytes, i, tile, ld);
     lw_finish(m, c, tile, ld, 0, m->rows);
   }
 }
@@ -109,7 +114,7 @@ template <class Op, int T> struct LwGroup {
                                                          int64_t k0, int64_t n, float* tile,
                                                          int64_t ld) {
     typename Op::template Sums<T> c[P];
-    Op::template tile<P, T>(m, i, row, k0, n, c);
+    Op::template tile<P, T>(m, units, i, row, k0, n, c);
     for (int p = 0; p < P; ++p) {
       LW_UNROLL for (int t = 0; t < T; ++t) {
         const int64_t at = (cell + t) * LW_UNITS + i + p;
@@ -130,6 +135,9 @@ LW_NOINLINE void lw_run_tokens(const LwMatmul* m, const LwColumns& c, const LwUn
   while (row < row1) {
     const int64_t left = row1 - row, cell = row - row0;
     int64_t took;
+    // Rows are far apart and a chunk of one is short: hardware would find each too late.
+    for (int64_t r = row + Op::TOKENS; r < lw_min64(row + 2 * Op::TOKENS, row1); ++r)
+      Op::fetch(m, r, k0, n);
     if (left >= Op::TOKENS) {
       took = Op::TOKENS;
       LwGroup<Op, Op::TOKENS>::run(m, units, count, row, cell, k0, n, tile, ld);

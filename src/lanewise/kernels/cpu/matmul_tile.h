@@ -3,14 +3,16 @@
 //    ascending; mins in a second chain, accm = fma(m_w, sv, accm);
 //  - chains are added ascending; the first is taken as it is; result = total + totalm;
 //  - lanes are output rows; T tokens share what is loaded of the weights.
-// lw_direct: few tokens, weights streamed from their packed form, two panels in flight.
-// lw_tile: many tokens, from one 512 of K unpacked to int16 words (codes less their bias), so one
-// route serves every format: 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
+// lw_chain: one panel, straight from its packed form.  A panel is one forward stream and the next
+// panel follows it, which is what hardware prefetchers want: on Zen 4, two panels in flight or
+// software prefetch were 10 to 50 % slower; only the jump to a panel elsewhere is prefetched.
+// lw_tile (not AVX-512, where lw_chain is as fast): from one 512 of K unpacked to int16 words
+// (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
 #pragma once
 #include "matmul.h"
 #include "matmul_dot.h"
 
-// Sixteen running int32 sums, and one step of two of K: words of P panels times two of a row.
+// Of lw_tile: sixteen running int32 sums, and one step of two of K: words of P panels times two of a row.
 #if defined(LW_AVX2)
 typedef LwPair LwSum;
 LW_INLINE lw_i32 lw_sum(LwSum z) { return lw_whole(z); }
@@ -31,12 +33,8 @@ LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* t
   const int32_t a = *(const lw_i32_any*)two;
   LW_UNROLL for (int p = 0; p < P; ++p) {
     lw_i32 was = first ? lw_i32{} : z[p][t];
-#if defined(LW_AVX512)
-    z[p][t] = (lw_i32)_mm512_dpwssd_epi32((__m512i)was, (__m512i)v[p], _mm512_set1_epi32(a));
-#else
     lw_i32 w = (lw_i32)v[p];
     z[p][t] = was + ((lw_i32)((lw_u32)w << 16) >> 16) * (int32_t)(int16_t)a + (w >> 16) * (a >> 16);
-#endif
   }
 }
 #endif
@@ -71,33 +69,40 @@ LW_INLINE void lw_fold(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32
   }
 }
 
-// Two panels (the same one twice where there is no second), T rows; total[p] gets their totals.
-// ahead[p]: the panel that this stream reads next, for the prefetch across the seam.
+// The chains of one panel x T rows over blocks [b0, b1).
 template <class F, int W, int T>
-LW_NOINLINE void lw_direct(const uint8_t* const panel[2], const uint8_t* const ahead[2],
-                           const LwRows<T>& rows, int64_t nb, LwChains<F, T> total[2]) {
-  enum { FAR = 1024 };
+LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows<T>& x, int64_t b0,
+                                  int64_t b1) {
+  LwChains<F, T> c = {};
+  LW_ROLL for (int64_t b = b0; b < b1; ++b) {
+    const LwBlock blk = F::block(panel, b, nb);
+    lw_i32 z[T][2];
+    lw_dot<F, W, T>(blk, x, b, z);
+    lw_fold<F, T>(blk, x, b, z, c);
+  }
+  return c;
+}
+
+template <class F, int W, int T>
+LW_NOINLINE void lw_direct(const uint8_t* panel, const LwRows<T>& rows, int64_t nb,
+                           LwChains<F, T>& total) {
   const LwRows<T> x = rows;
-  const uint8_t* const p0[2] = {panel[0], panel[1]};
-  const uint8_t* const a0[2] = {ahead[0], ahead[1]};
-  const int64_t size = F::panel(nb);
   for (int64_t b0 = 0; b0 < nb; b0 += LW_CHAIN_BLOCKS) {
     const int64_t b1 = lw_min64(nb, b0 + LW_CHAIN_BLOCKS);
-    LwChains<F, T> c[2] = {};
-    LW_ROLL for (int64_t b = b0; b < b1; ++b) {
-      const int64_t at = b * F::BLOCK + FAR;
-      LW_UNROLL for (int p = 0; p < 2; ++p) {
-        const uint8_t* next = at < size ? p0[p] + at : a0[p] + (at - size);
-        LW_UNROLL for (int i = 0; i < F::BLOCK; i += 64) lw_prefetch(next + i);
-        LwBlock blk = F::block(p0[p], b, nb);
-        lw_i32 z[T][2];
-        lw_dot<F, W, T>(blk, x, b, z);
-        lw_fold<F, T>(blk, x, b, z, c[p]);
-      }
-    }
-    LW_UNROLL for (int p = 0; p < 2; ++p) lw_chain_add(total[p], c[p], b0 == 0);
+    lw_chain_add(total, lw_chain<F, W, T>(panel, nb, x, b0, b1), b0 == 0);
   }
 }
+
+#if defined(LW_AVX512)
+
+template <class F, int W, int T>
+LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T>& rows, int64_t b0,
+                                int64_t b1, LwChains<F, T>& c) {
+  const LwRows<T> x = rows;
+  c = lw_chain<F, W, T>(panel, nb, x, b0, b1);
+}
+
+#else
 
 // One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
 template <class F> struct LwUnpacked {
@@ -167,3 +172,5 @@ LW_NOINLINE void lw_tile(const LwUnpacked<F>* from, const LwRows<T>& rows, int64
       c[p].mins[t] = acc[p][t];
   }
 }
+
+#endif

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LW_INLINE static inline __attribute__((always_inline))
+#define LW_INLINE static inline __attribute__((always_inline, unused))
 #define LW_NOINLINE static __attribute__((noinline))
 #define LW_INLINE_MEMBER static __attribute__((always_inline)) inline
 #define LW_API extern "C" __attribute__((visibility("default")))
