@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +13,7 @@ from lanewise.ir.opdef import apply, complete_attrs, opdef
 
 def call_site() -> str:
     """file:line of the nearest frame outside lanewise, for refusals that name the caller."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None and "/lanewise/" in frame.f_code.co_filename:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from lanewise.ir.states import StateValue, Write
@@ -80,6 +80,17 @@ class Graph:
     name: str
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, Ref], ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.nodes, self.outputs))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole, without what was computed and kept: hashes differ from process to process."""
+        return (Graph, (self.name, self.nodes, self.outputs))
 
     def type(self, ref: Ref) -> Type:
         return self.nodes[ref[0]].types[ref[1]]
@@ -149,6 +160,8 @@ class Graph:
 
 def freeze_attrs(attrs: Mapping[str, Any]) -> Attrs:
     """Attributes sorted by name, lists made tuples."""
-    return tuple(
-        (k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(attrs.items())
-    )
+    return tuple((k, _frozen(v)) for k, v in sorted(attrs.items()))
+
+
+def _frozen(value: Any) -> AttrValue:
+    return tuple(cast(list[int], value)) if isinstance(value, list) else value

@@ -101,7 +101,7 @@ def _root_value(node: Node, values: Mapping[str, Any], live: Mapping[str, int]) 
 
 def _rows(value: Any, count: int) -> Any:
     """The first rows of an array or of quantised activations."""
-    if isinstance(value, np.ndarray):
+    if not isinstance(value, ActArray):
         return value[:count]
     return replace(value, v=value.v[:count], scale=value.scale[:count])
 
@@ -109,11 +109,11 @@ def _rows(value: Any, count: int) -> Any:
 def _padded(value: Any, type: Type) -> Any:
     """Rows up to the capacity, zeros."""
 
-    def pad(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def pad(x: Any) -> Any:
         more = type.shape[0] - x.shape[0]
         return np.pad(x, [(0, more)] + [(0, 0)] * (x.ndim - 1)) if more else x
 
-    if isinstance(value, np.ndarray):
+    if not isinstance(value, ActArray):
         return pad(value)
     return replace(value, v=pad(value.v), scale=pad(value.scale))
 

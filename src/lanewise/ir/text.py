@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from lanewise.errors import GraphError, collect
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type, freeze_attrs
@@ -103,7 +103,7 @@ def _print_value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"
+        return f"[{','.join(map(repr, cast(tuple[Any, ...], value)))}]"
     return repr(value)
 
 

@@ -67,11 +67,12 @@ class ActArray:
 
 def wide(value: Any) -> Array:
     """The numbers of a value, float64; exact."""
-    if isinstance(value, np.ndarray):
-        return value.astype(np.float64)
-    if hasattr(value, "decode"):
-        return decoded(value).astype(np.float64)
-    return dequantised(value)
+    return dequantised(value) if isinstance(value, ActArray) else opened(value).astype(np.float64)
+
+
+def opened(value: Any) -> Array:
+    """An array as it is, a quantised matrix as f32."""
+    return decoded(value) if hasattr(value, "decode") else value
 
 
 def decoded(matrix: Any) -> Array:
@@ -125,11 +126,11 @@ def _bf16(x: Array) -> Array:
 
 def value_type(value: Any) -> Type:
     """The type of a value; KeyError for a NumPy dtype that is none of ours."""
-    if isinstance(value, np.ndarray):
-        return Type(_NAMES[value.dtype], value.shape)
+    if isinstance(value, ActArray):
+        return Type(value.recipe, tuple(value.v.shape))
     if hasattr(value, "decode"):
         return Type(value.format, tuple(value.shape))
-    return Type(value.recipe, tuple(value.v.shape))
+    return Type(_NAMES[value.dtype], tuple(value.shape))
 
 
 def random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:

@@ -188,7 +188,7 @@ def _states(graph: Graph) -> Iterator[GraphError]:
     for i, node in enumerate(graph.nodes):
         place = _place(graph, i, names)
         writes = list(node_writes(node))
-        wanted = {w.operand for w in writes} | ({0} if node.op == "layer" else set())
+        wanted = {w.operand for w in writes} | set(range(node.op == "layer"))
         for k in sorted(wanted):
             if node.operands[k] not in graph.states:
                 yield GraphError(

@@ -146,8 +146,8 @@ def _attention_infer(types: Types, attrs: Attrs) -> Types:
 
 def _visible(position: Array, span: int, window: int) -> Array:
     """[rows, span]: which positions each row attends."""
-    j = np.arange(span)
-    seen = j <= position[:, None]
+    j = np.arange(span)[None, :]
+    seen: Array = j <= position[:, None]
     return seen & (j > position[:, None] - window) if window else seen
 
 
@@ -160,7 +160,8 @@ def _attend(q: Array, k: Array, v: Array, seen: Array, attrs: Attrs) -> Array:
         scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
     weights = softmax64(np.where(seen[:, None, None, :], scores, -np.inf))
     # an unseen position adds nothing, whatever its bytes hold
-    v = np.where(seen.any(0)[:, None, None], v, 0)
+    read: Array = np.asarray(seen.any(0))
+    v = np.where(read[:, None, None], v, 0)
     return np.einsum("nkgt,tkd->nkgd", weights, v, optimize=True).reshape(n, heads, d)
 
 
@@ -176,7 +177,8 @@ def _attention(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
             seen = _visible(positions[rows].astype(np.int64), span, attrs["window"])
             page = table[slot, np.arange(span) // PAGE].astype(np.int64)
             absent = page >= pages
-            there = ~(seen & absent).any(1)  # a row that would read an absent page is absent
+            # a row that would read an absent page is absent
+            there: Array = ~np.any(seen & absent, axis=1)
             index = np.where(absent, 0, page) * PAGE + np.arange(span) % PAGE
             keep = rows[there]
             if len(keep):

@@ -7,6 +7,7 @@ A product's meaning is exact arithmetic (float64 over decoded weights, one round
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ from lanewise.ir.values import (
     DTYPES,
     ActArray,
     QuantArray,
-    decoded,
     dequantised,
+    opened,
     random,
     rounded,
     wide,
@@ -53,7 +54,7 @@ def _bias(op: str, types: Types, n: int) -> None:
 def _product(x: Array, w: Any, bias: Sequence[Any], type: Type) -> tuple[Any, ...]:
     """x [R, K] float64 times the rows of w; a piece of w at a time is opened, so that it stays in
     the processor's cache."""
-    rows = w if isinstance(w, np.ndarray) else decoded(w)
+    rows = opened(w)
     step = max(1, _PIECE // rows.shape[1])
     y = np.empty((x.shape[0], rows.shape[0]))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -240,7 +241,7 @@ def _gather_infer(types: Types, attrs: Attrs) -> Types:
 
 def _gather(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     table, ids = args
-    rows = table if isinstance(table, np.ndarray) else decoded(table)
+    rows = opened(table)
     out = np.zeros((*ids.shape, rows.shape[1]), DTYPES[types[0].dtype])
     known = ids < rows.shape[0]
     out[known] = rows[ids[known].astype(np.int64)]
@@ -292,5 +293,5 @@ def _reduce(op: str, formula: Any, doc: str, rtol: float) -> None:
     register(OpDef(op, ("x",), {}, infer, ref, doc, "row", samples, bad, rtol=rtol, rows=("x",)))
 
 
-_reduce("reduce_sum", lambda x: x.sum(-1), "The sum over the last axis", 2**-20)
-_reduce("reduce_max", lambda x: x.max(-1), "The largest of the last axis; NaN if any is", 0)
+_reduce("reduce_sum", partial(np.sum, axis=-1), "The sum over the last axis", 2**-20)
+_reduce("reduce_max", partial(np.max, axis=-1), "The largest of the last axis; NaN if any is", 0)

@@ -88,6 +88,18 @@ def _gelu(x: Array) -> Array:
     return np.where(np.isneginf(x), -0.0, x * _sigmoid(2 * u))  # (1 + tanh u)/2 = sigmoid(2u)
 
 
+def _swiglu(gate: Array, up: Array) -> Array:
+    return _silu(gate) * up
+
+
+def _rsqrt(x: Array) -> Array:
+    return 1 / np.sqrt(x)
+
+
+def _relu(x: Array) -> Array:
+    return np.where(x > 0, x, np.where(np.isnan(x), x, 0.0))
+
+
 def _erf(x: Array) -> Array:
     return np.asarray(_ERF(x), np.float64)
 
@@ -113,20 +125,19 @@ _row("mul", _TWO, np.multiply, "a * b", 0.5)
 _row("div", _TWO, np.divide, "a / b; x / 0 is an infinity, 0 / 0 is NaN", 0.5)
 _row("maximum", _TWO, _extreme(True), "The larger; NaN if either is; -0 < +0", 0)
 _row("minimum", _TWO, _extreme(False), "The smaller; NaN if either is; -0 < +0", 0)
-_row("swiglu", ("gate", "up"), lambda g, u: _silu(g) * u, "silu(gate) * up", 4)
+_row("swiglu", ("gate", "up"), _swiglu, "silu(gate) * up", 4)
 _ONE = ("x",)
 _row("neg", _ONE, np.negative, "-x", 0)
 _row("abs", _ONE, np.abs, "|x|", 0)
 _row("square", _ONE, np.square, "x * x", 0.5)
 _row("sqrt", _ONE, np.sqrt, "The square root; NaN below 0", 0.5)
-_row("rsqrt", _ONE, lambda x: 1 / np.sqrt(x), "1 / sqrt(x)", 2)
+_row("rsqrt", _ONE, _rsqrt, "1 / sqrt(x)", 2)
 _row("exp", _ONE, np.exp, "e to the x", 2)
 _row("log", _ONE, np.log, "The natural logarithm; NaN below 0, -inf at 0", 2)
 _row("tanh", _ONE, np.tanh, "The hyperbolic tangent", 2)
 _row("sigmoid", _ONE, _sigmoid, "1 / (1 + exp(-x))", 2)
 _row("silu", _ONE, _silu, "x * sigmoid(x); -0 at -inf", 3)
-_row("relu", _ONE, lambda x: np.where(x > 0, x, np.where(np.isnan(x), x, 0.0)),
-     "x above 0, else +0", 0)  # fmt: skip
+_row("relu", _ONE, _relu, "x above 0, else +0", 0)
 _row("gelu", _ONE, _gelu, "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); -0 at -inf", 4)
 _row("gelu_erf", _ONE, _gelu_erf, "0.5 x (1 + erf(x / sqrt 2)); -0 at -inf", 4)
 _row("erf", _ONE, _erf, "The error function", 2)

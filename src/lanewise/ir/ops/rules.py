@@ -8,7 +8,7 @@ that makes it fit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from lanewise.errors import GraphError
 from lanewise.ir.graph import Type
@@ -109,11 +109,10 @@ def choice(op: str, attrs: Mapping[str, Any], name: str, allowed: Sequence[str])
 def integers(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
     """A tuple of integers (a list is as good)."""
     value = attrs[name]
-    if not isinstance(value, (tuple, list)) or not all(
-        isinstance(v, int) and not isinstance(v, bool) for v in value
-    ):
+    values = cast(tuple[Any, ...], value) if isinstance(value, (tuple, list)) else (None,)
+    if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
         fail("attribute", op, name, f"is {value!r}; it must be a tuple of integers")
-    return tuple(value)
+    return tuple(int(v) for v in values if v is not None)
 
 
 def axis(op: str, name: str, value: int, rank: int) -> int:

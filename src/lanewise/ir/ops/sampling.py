@@ -32,10 +32,11 @@ def _argmax_infer(types: Types, attrs: Attrs) -> Types:
 
 def _argmax(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     x = wide(args[0])
-    best = np.argmax(np.where(np.isnan(x), -np.inf, x), -1)
+    best: Array = np.asarray(np.argmax(np.where(np.isnan(x), -np.inf, x), -1))
     # a row whose numbers are all -inf: its first number, not its first NaN
     lost = np.isnan(np.take_along_axis(x, best[..., None], -1))[..., 0]
-    best = np.where(lost & ~np.isnan(x).all(-1), np.argmax(~np.isnan(x), -1), best)
+    number = ~np.isnan(x)
+    best = np.where(lost & number.any(-1), np.argmax(number, -1), best)
     return (best.reshape(types[0].shape).astype(np.uint32),)
 
 
