@@ -76,6 +76,26 @@ def test_an_end_told_twice_is_one_line():
     assert pipe.getvalue().count("\n") == 1
 
 
+def test_cached_is_said_if_all_of_it_was():
+    stages = Stages(False, io.StringIO())
+    assert stages.cached is None
+    stages("compile", 0, 3, "")
+    stages("compile", 6, 6, "cached")
+    assert stages.cached is True
+    stages("compile", 2, 2, "a unit")
+    stages("compile", 2, 2, "cached")
+    assert stages.cached is False
+
+
+def test_the_last_part_is_not_named_at_the_end():
+    pipe = io.StringIO()
+    stages = Stages(True, pipe)
+    stages("compile", 3, 3, "unit")
+    stages("compile", 2, 2, "cached")
+    first, second = pipe.getvalue().splitlines()
+    assert "unit" not in first and "cached" in second
+
+
 def test_bar():
     assert bar(5, 10) == "[##########----------]"
     assert bar(99, 10) == "[####################]" and bar(1, 0) == "[--------------------]"

@@ -36,7 +36,7 @@ class Stages:
         self.stream = stream if stream is not None else sys.stderr
         self.terminal = self.stream.isatty()
         self.on = self.terminal if live is None else live
-        self.cached: bool | None = None  # whether "compile" said so
+        self.cached: bool | None = None  # whether all of "compile" was (None: no word of it)
         self._lock = threading.Lock()
         self._stage = ""
         self._began = self._drawn = 0.0
@@ -45,8 +45,8 @@ class Stages:
 
     def __call__(self, stage: str, done: int, total: int, detail: str = "") -> None:
         with self._lock:
-            if stage == "compile":
-                self.cached = detail == "cached"
+            if stage == "compile" and done >= total:
+                self.cached = detail == "cached" and self.cached is not False
             if not self.on or (done >= total > 0 and self._ended == (stage, total)):
                 return  # (an end that is told twice is one end)
             now = time.perf_counter()
@@ -81,7 +81,8 @@ class Stages:
 
     def _line(self, took: str) -> str:
         done, total, detail = self._last
-        text = printable(detail, limit=60)
+        # Once all of it is done, which part was the last is of no interest.
+        text = "" if took and total > 1 and detail != "cached" else printable(detail, limit=60)
         if total >= _BYTES_FROM:
             amount = size(total) if took else f"{bar(done, total)} {size(done)} / {size(total)}"
             text = f"{amount}  {text}"
