@@ -28,10 +28,14 @@ _UNLIMITED = 1 << 60
 class Block:
     """``nbytes`` of private zeroed memory at ``address`` (a multiple of 2 MiB).
 
-    Raises RunError ``run.memory`` if that much is not to be had; ``what`` names it.
+    ``huge`` asks for 2 MiB pages: faster for what is used whole; what is touched here and there
+    would be backed whole.  Raises RunError ``run.memory`` if that much is not to be had; ``what``
+    names it.
     """
 
-    def __init__(self, nbytes: int, what: str = "memory", *, check: bool = True) -> None:
+    def __init__(
+        self, nbytes: int, what: str = "memory", *, check: bool = True, huge: bool = True
+    ) -> None:
         if check:
             require(nbytes, what)
         self.nbytes = nbytes
@@ -47,7 +51,7 @@ class Block:
         start = -raw.ctypes.data % HUGE
         self._bytes: NDArray[np.uint8] | None = raw[start : start + nbytes]
         self.address = raw.ctypes.data + start
-        if nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        if huge and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             length = (nbytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
             # A kernel without them: slower, nothing else.
             with contextlib.suppress(OSError):

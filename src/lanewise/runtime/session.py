@@ -22,7 +22,7 @@ from lanewise.errors import RunError, UsageError
 from lanewise.ir.graph import Type
 from lanewise.plan.program import FormEntry, Program
 from lanewise.runtime.library import Library
-from lanewise.runtime.memory import Block
+from lanewise.runtime.memory import Block, require
 from lanewise.runtime.pool import ThreadPool, check_threads, on_fork, shared_pool
 
 _LINE = 64
@@ -72,33 +72,42 @@ class Session:
         self.threads = check_threads(self._pool.threads if threads is None else threads)
         given = _given(program, constants, states or {})
         self._given = list(given.values())  # keeps the caller's arrays alive
-        owned = [i for i in range(len(program.buffers)) if i not in given]
-        places, size = _lay_out((i, program.buffers[i].nbytes) for i in owned)
-        arena = _up(program.arena_bytes, _PAGE)
-        private = _up(program.private_bytes, _PAGE)
-        scratch = _up(program.scratch_bytes, _PAGE)
-        total = size + arena + self.threads * (private + scratch)
-        self._block: Block | None = Block(total, "a session (caches and work space)")
-        self._bytes = self._block.bytes
-        self._offsets = places
-        self._table = np.empty(max(1, len(program.buffers)), np.uint64)
-        base = self._block.address
+        self._allocate([i for i in range(len(program.buffers)) if i not in given])
         for i, array in given.items():
             self._table[i] = array.ctypes.data
-        for i, at in places.items():
-            self._table[i] = base + at
         self._scalars = np.zeros(max(1, len(program.scalars)), np.uint32)
         self._bind_scalars()
-        at = base + size
         self._context = LwContext(
-            at, at + arena, private, at + arena + self.threads * private, scratch,
-            self._table.ctypes.data, self._scalars.ctypes.data, self._pool.address,
-        )  # fmt: skip
+            *self._work, self._table.ctypes.data, self._scalars.ctypes.data, self._pool.address
+        )
         self._address = ctypes.addressof(self._context)
         self._entries = {f.name: (f, library.address(f.symbol)) for f in program.forms}
         self._calls = {name: address for name, (_, address) in self._entries.items()}
         self._lock = threading.Lock()
         on_fork(self)
+
+    def _allocate(self, owned: list[int]) -> None:
+        """States in a block of small pages (a short text touches little of a long cache), all
+        else in one of huge pages: inputs, outputs, arena, each thread's private and scratch."""
+        program = self.program
+        states = [i for i in owned if program.buffers[i].kind == "state"]
+        others = [i for i in owned if program.buffers[i].kind != "state"]
+        cached, cache_size = _lay_out((i, program.buffers[i].nbytes) for i in states)
+        ports, size = _lay_out((i, program.buffers[i].nbytes) for i in others)
+        arena = _up(program.arena_bytes, _PAGE)
+        private = _up(program.private_bytes, _PAGE)
+        scratch = _up(program.scratch_bytes, _PAGE)
+        total = size + arena + self.threads * (private + scratch)
+        require(cache_size + total, "a session (caches and work space)")
+        self._blocks = [Block(cache_size, check=False, huge=False), Block(total, check=False)]
+        self._places = {i: (0, at) for i, at in cached.items()}
+        self._places |= {i: (1, at) for i, at in ports.items()}
+        self._table = np.empty(max(1, len(program.buffers)), np.uint64)
+        for i, (block, at) in self._places.items():
+            self._table[i] = self._blocks[block].address + at
+        at = self._blocks[1].address + size
+        each = at + arena
+        self._work = (at, each, private, each + self.threads * private, scratch)
 
     def _bind_scalars(self) -> None:
         # Memory views check the range of what is stored, and are quicker than arrays.
@@ -156,17 +165,18 @@ class Session:
     def _view(self, index: int) -> NDArray[Any]:
         self._open()
         buffer = self.program.buffers[index]
-        at = self._offsets.get(index)
-        if at is None:
+        place = self._places.get(index)
+        if place is None:
             address = int(self._table[index])
             raw = next(a for a in self._given if a.ctypes.data == address)
             raw = raw.reshape(-1).view(np.uint8)[: buffer.nbytes]
         else:
-            raw = self._bytes[at : at + buffer.nbytes]
+            block, at = place
+            raw = self._blocks[block].bytes[at : at + buffer.nbytes]
         return shaped(raw, buffer.type)
 
     def _open(self) -> None:
-        if self._block is None:
+        if not self._blocks:
             raise RunError("run.closed", "the session was closed", remedy="make a new one")
 
     def run(self, form: str, scalars: Mapping[str, int | float] | None = None) -> None:
@@ -184,7 +194,7 @@ class Session:
                 remedy="wait for it, or use a session for each thread",
             )  # fmt: skip
         try:
-            if self._block is None:
+            if not self._blocks:
                 self._open()
             if scalars:
                 self._set(scalars)
@@ -219,7 +229,7 @@ class Session:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that the session allocated (constants are not among them)."""
-        return self._block.nbytes if self._block is not None else 0
+        return sum(block.nbytes for block in self._blocks)
 
     def close(self) -> None:
         """Give the memory back (views that are still held keep theirs); may be called again.
@@ -229,10 +239,9 @@ class Session:
         if not self._lock.acquire(False):
             raise RunError("run.busy", "a run is in flight", remedy="close after it has ended")
         try:
-            block, self._block = self._block, None
-            self._bytes = np.empty(0, np.uint8)
+            blocks, self._blocks = self._blocks, []
             self._given.clear()
-            if block is not None:
+            for block in blocks:
                 block.close()
         finally:
             self._lock.release()
