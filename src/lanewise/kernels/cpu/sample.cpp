@@ -117,7 +117,7 @@ uint32_t bucket_for(const Scratch& s, int64_t n, int64_t k, float mass) {
   for (uint32_t b = BUCKETS - 1; b > 0; --b) {
     entries += s.count[b];
     sum += s.mass[b];
-    if (entries >= k || sum >= mass) return b;
+    if (entries >= k || (entries > 0 && sum >= mass)) return b;
   }
   return 0;
 }
