@@ -1,6 +1,6 @@
 // The kernels behind one door, for tests: lw_drive(operation, arguments).
 //
-// As a shared object it is called through ctypes.  With -DLW_DRIVER_MAIN it is a program that needs
+// lw_test_task is a task for the thread pool.  As a shared object it is called through ctypes.  With -DLW_DRIVER_MAIN it is a program that needs
 // no C library: requests come on standard input, buffers and results go to standard output, so that
 // an emulator can run it.
 #include "../../src/lanewise/kernels/cpu/attention.h"
@@ -191,6 +191,31 @@ void sample(const Arg* a) {  // logits, n, temperature, top_k, top_p, min_p, dra
 }
 
 }  // namespace
+
+// Every thread writes its own line, then reads all lines: a barrier that lets one through early, or
+// does not publish a write, is an error.
+struct Line {
+  alignas(64) int64_t value;
+};
+struct TaskContext {
+  LwPool* pool;
+  int64_t rounds, errors, mode;
+  Line* lines;
+};
+LW_EXPORT void lw_test_task(void* context, int32_t t, int32_t T) {
+  TaskContext* c = (TaskContext*)context;
+  int64_t errors = 0;
+  for (int64_t r = 1; r <= c->rounds; ++r) {
+    c->lines[t].value = r;
+    lw_barrier(c->pool, t, T);
+    for (int32_t i = 0; i < T; ++i) errors += c->lines[i].value != r;
+    lw_barrier(c->pool, t, T);
+  }
+  float tiny = 0x1p-126f;
+  __asm__ volatile("" : "+m"(tiny));
+  errors += tiny * 0.5f == 0.0f;  // flushed to zero: not our float mode
+  __atomic_fetch_add(&c->errors, errors, __ATOMIC_RELAXED);
+}
 
 LW_EXPORT int64_t lw_drive(int64_t operation, const Arg* a) {
   switch (operation) {
