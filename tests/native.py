@@ -92,7 +92,11 @@ class Native:
         entry = self.program.form("main")
         for name, _ in entry.inputs:
             self.session.input("main", name)[...] = np.asarray(values[name])
-        layouts = {n.name: n.attributes.get("layout", "rows") for _, n in self.graph.roots("state")}
+        here = {b.name for b in self.program.buffers}
+        layouts = {
+            n.name: n.attributes.get("layout", "rows")
+            for _, n in self.graph.roots("state") if n.name in here
+        }  # fmt: skip
         for name, layout in layouts.items():
             self.session.state(name)[...] = to_pages(values[name], layout)
         scalars = {n: values.get(n, 0) for n, _ in self.program.scalars} | dict(live or {})
