@@ -77,7 +77,10 @@ def command(
         with common.open_lane(model, lane, stages) as opened:
             open_s = time.perf_counter() - began
             stages.close()
-            result = measure(opened, work)
+            stages.on = False  # the lane must not draw while it is timed
+            runs = Stages(live)
+            result = measure(opened, work, lambda done, total: runs("bench", done, total))
+            runs.close()
             chosen = {**common.in_force(lane), "threads": opened.threads}
     finally:
         stages.close()

@@ -114,6 +114,7 @@ class Chat:
         if generation.ids:
             line = closing_line(generation.timings, common.peak_bytes(), self.stages.cached)
             self.stages.say(line)
+            self.stages.cached = None  # once is enough
 
     def obey(self, line: str) -> bool:
         """Do what a /command says; False to leave."""

@@ -8,6 +8,7 @@ that fill the cache to a depth are the same in every repeat, so they are compute
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,11 @@ def median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def measure(lane: Lane, work: Work) -> Result:
-    """Run every test once to warm up and `repeat` times for the record."""
+def measure(
+    lane: Lane, work: Work, tell: Callable[[int, int], None] = lambda done, total: None
+) -> Result:
+    """Run every test once to warm up and `repeat` times for the record.  `tell(done, total)` is
+    called between runs, so that it costs none of them anything."""
     vocab = lane.spec.vocab
     ids = np.random.default_rng(_SEED).integers(0, vocab, work.depth + work.prompt + 1).tolist()
     depth, rest = ids[: work.depth], ids[work.depth :]
@@ -57,6 +61,7 @@ def measure(lane: Lane, work: Work) -> Result:
     if depth:
         _take(lane, depth, 1)
     for turn in range(work.repeat + 1):
+        tell(turn, work.repeat + 1)
         fresh = [turn % vocab, *rest]
         if work.prompt:
             told = _take(lane, depth + fresh[: work.prompt], 1)

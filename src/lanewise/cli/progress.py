@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 _BAR, _REDRAW_S, _BYTES_FROM = 20, 0.05, 1 << 16
 _ERASE = "\r\x1b[K"
+_PASSING = ("prompt", "bench")
 
 
 class Stages:
     """The progress callback: `stages(stage, done, total, detail)`, from any thread.
 
     `live=None` means: only if stderr is a terminal.  A stage ends when another begins (it leaves
-    no line if nothing of it was done), when done reaches total, or at `close()`.  The stage
-    "prompt" leaves no line: the closing line tells it.
+    no line if nothing of it was done), when done reaches total, or at `close()`.  The stages
+    "prompt" and "bench" leave no line: what follows tells of them.
     """
 
     def __init__(self, live: bool | None = None, stream: TextIO | None = None) -> None:
@@ -76,7 +77,7 @@ class Stages:
             return
         erase = _ERASE if self.terminal else ""
         line = self._line(seconds(now - self._began))
-        self._write(f"{erase}{line}\n" if told and self._stage != "prompt" else erase)
+        self._write(f"{erase}{line}\n" if told and self._stage not in _PASSING else erase)
         self._ended, self._stage = (self._stage, self._last[1]), ""
 
     def _line(self, took: str) -> str:
