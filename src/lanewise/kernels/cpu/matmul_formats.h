@@ -2,12 +2,15 @@
 //  - a matrix is panels of 16 rows (the last padded with zero rows), a panel is records ascending
 //    in K, so a panel and its successor are one forward stream; records are multiples of 64 bytes
 //    (q4_0, q5_0, q8_0: two blocks of 32 per record; a last single block is half of one);
+//  - a record is its scales, then each block's codes and high bits: bytes are met in their order
+//    (scales behind the codes cost a fifth of the rate);
 //  - inside, lane = row: a vector of 64 bytes is 16 rows x 4 of K ("group"; 8 groups per block);
 //      nibbles  4 vectors: low half = group 2j, high half = group 2j+1
 //      bit 5    1 vector: bit g of a byte belongs to group g
 //      bits 5,6 2 vectors: bits 2(g%4).. of vector g/4 belong to group g
 //      bytes    8 vectors, biased by 128
-//    then scales, lane = row: f16 d[16] (, m[16]); k-quants: f16 d, dmin, u8 scale[8][16], min;
+//      scales, lane = row: f16 d[16] (, m[16]); k-quants: f16 d, dmin, u8 scale[8][16], min[8][16];
+//      q6_k: i8 scale[16][16], f16 d[16], 32 bytes of padding
 //  - codes are unsigned; a weight is (code - OFFSET) * scale + minimum.
 #pragma once
 #include "lanes.h"
@@ -62,12 +65,13 @@ template <int KIND_, int OFFSET_, bool MINS_, int SOURCE_> struct LwSimple {
   LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb * BLOCK; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t nb) {
     if constexpr (BLOCK % 64 == 0) {
-      const uint8_t* q = p + b * BLOCK;
-      return {q, q + NIB, q + QB, 0};
+      const uint8_t* q = p + b * BLOCK + SB;
+      return {q, q + NIB, q - SB, 0};
     } else {
       const uint8_t* r = p + (b >> 1) * (2 * BLOCK);
       const int64_t odd = b & 1, pair = ((b | 1) < nb) ? 1 : 0;
-      return {r + odd * QB, r + odd * QB + NIB, r + (QB << pair) + odd * SB, 0};
+      const uint8_t* q = r + (SB << pair) + odd * QB;
+      return {q, q + NIB, r + odd * SB, 0};
     }
   }
   LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int) { return lw_half(b.s); }
@@ -81,15 +85,14 @@ template <int KIND_, int OFFSET_, bool MINS_, int SOURCE_> struct LwSimple {
 template <int KIND_, int SOURCE_> struct LwSuper {
   enum {
     KIND = KIND_, OFFSET = 0, SUBS = 1, K = 256, SOURCE = SOURCE_,
-    HIGH = KIND == LW_BIT ? 64 : 0, CODES = 8 * (256 + HIGH), RECORD = CODES + 64 + 256,
-    BLOCK = RECORD / 8
+    QB = 256 + (KIND == LW_BIT ? 64 : 0), SB = 64 + 256, RECORD = SB + 8 * QB
   };
   static constexpr bool MINS = true;
   LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
     const uint8_t* r = p + (b >> 3) * RECORD;
     const int i = (int)(b & 7);
-    return {r + i * 256, r + 2048 + i * HIGH, r + CODES, i};
+    return {r + SB + i * QB, r + SB + i * QB + 256, r, i};
   }
   LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int) {
     return lw_half(b.s) * lw_small(b.s + 64 + b.i * 16);
@@ -103,14 +106,14 @@ template <int KIND_, int SOURCE_> struct LwSuper {
 struct LwSix {
   enum {
     KIND = LW_TWO_BITS, OFFSET = 32, SUBS = 2, K = 256, SOURCE = 210,
-    CODES = 8 * (256 + 128), RECORD = CODES + 256 + 64, BLOCK = RECORD / 8
+    QB = 256 + 128, SB = 256 + 64, RECORD = SB + 8 * QB
   };
   static constexpr bool MINS = false;
   LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
     const uint8_t* r = p + (b >> 3) * RECORD;
     const int i = (int)(b & 7);
-    return {r + i * 256, r + 2048 + i * 128, r + CODES, i};
+    return {r + SB + i * QB, r + SB + i * QB + 256, r, i};
   }
   LW_INLINE_MEMBER lw_f32 scale(const LwBlock& b, int sub) {
     return lw_half(b.s + 256) * lw_small_signed(b.s + (b.i * 2 + sub) * 16);
