@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.models.support import GOLDEN, bindings, interpreted
 
 from lanewise.checkpoint.gguf import Gguf
 from lanewise.ir.interp import interpret
 from lanewise.ir.text import parse_graph, print_graph
 from lanewise.lane.form import Cut
 from lanewise.models.family import open_model
+from tests.models.support import GOLDEN, bindings, interpreted
 
 LOGITS = np.load(GOLDEN / "logits.npz")
 NAMES = [n for n in LOGITS.files if n not in ("tokens", "rows")]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.models.support import interpreted
 
-REFERENCE = Path(
-    os.environ.get(
-        "LANEWISE_REFERENCE",
-        Path(__file__).parents[3] / "shared" / "reference" / "smollm2_greedy.json",
-    )
-)
+CASES = json.loads(
+    (Path(__file__).parents[1] / "reference" / "smollm2_greedy.json").read_text()
+)["cases"]
 QUICK = ("capital-chat",)
 ALL = (
     "capital-completion", "python-code", "haiku-chat", "system-chat", "turns-chat", "unicode",
@@ -26,18 +22,11 @@ ALL = (
 pytestmark = pytest.mark.model
 
 
-@pytest.fixture(scope="module")
-def cases() -> dict[str, Any]:
-    if not REFERENCE.exists():
-        pytest.skip(f"no reference at {REFERENCE} (LANEWISE_REFERENCE names another place)")
-    return json.loads(REFERENCE.read_text())["cases"]
-
-
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in ALL)]
 )
-def test_teacher_forced_logits(name: str, smollm2_path: Path, cases: dict[str, Any]) -> None:
-    case = cases[name]
+def test_teacher_forced_logits(name: str, smollm2_path: Path) -> None:
+    case = CASES[name]
     prompt, greedy = case["prompt_ids"], case["greedy_ids"]
     logits = interpreted(smollm2_path, prompt + greedy[:-1])[len(prompt) - 1 :]
     for row, token, top in zip(logits, greedy, case["top5"], strict=True):
@@ -45,5 +34,5 @@ def test_teacher_forced_logits(name: str, smollm2_path: Path, cases: dict[str, A
         assert row.argmax() == token
 
 
-def test_every_case_is_named(cases: dict[str, Any]) -> None:
-    assert sorted(cases) == sorted(QUICK + ALL)
+def test_every_case_is_named() -> None:
+    assert sorted(CASES) == sorted(QUICK + ALL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -112,7 +112,7 @@ class Lane:
 
     def chat(
         self,
-        messages: Iterable[Message],
+        messages: Sequence[Message],
         *,
         max_tokens: int | None = None,
         temperature: float = 0.8,
@@ -129,7 +129,7 @@ class Lane:
         """
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
-        ids = self._text.chat(check_messages(messages))
+        ids = self._text.chat(messages)
         return self._generation(ids, sampling, max_tokens, stop, continued=False)
 
     def _generation(
@@ -193,16 +193,3 @@ class Lane:
     def __repr__(self) -> str:
         state = "" if self._open else ", closed"
         return f"<Lane {self.spec.name or self.spec.architecture}, {self.context} positions{state}>"
-
-
-def check_messages(messages: Iterable[Message]) -> list[Message]:
-    """Messages as a list of mappings with a role; UsageError "usage.messages" otherwise."""
-    found = [] if isinstance(messages, str | bytes | Mapping) else list(messages)
-    if not found or not all(
-        isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in found
-    ):
-        raise UsageError(
-            "usage.messages", "messages must be a list of {'role': ..., 'content': ...}",
-            remedy='for one question: [{"role": "user", "content": question}]',
-        )
-    return found

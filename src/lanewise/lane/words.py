@@ -48,7 +48,14 @@ class Words:
         return self.tokenizer.encode(text)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        raise NotImplementedError
+        """The ids of a conversation by the checkpoint's template; TextError "text.*"."""
+        tokenizer = self.tokenizer
+        with self._lock:
+            if self._template is None:
+                from lanewise.text.template import ChatTemplate
+
+                self._template = ChatTemplate.from_metadata(self._metadata, tokenizer)
+        return self._template.encode(tokenizer, messages)
 
     def stream(self, *, continued: bool) -> TextStream:
         """The text of tokens as they come; `continued`: they go on from other text."""
