@@ -293,6 +293,10 @@ def test_disk_full(
     )
     monkeypatch.setenv("LANEWISE_CXX", str(script(tmp_path / "cxx", says)))
     assert refused(make_program(), target).code == "build.disk_full"
+    script(tmp_path / "cxx", says.replace('echo "unit.cpp: error: No space left on device"', ":"))
+    assert refused(make_program(), target).code == "build.compile"
+    monkeypatch.setattr(cache, "full", lambda: True)  # it died without a word, the disk is full
+    assert refused(make_program(), target).code == "build.disk_full"
 
 
 def test_entries_and_clear(cache_dir: Path, target: CpuTarget, make_program: Make) -> None:

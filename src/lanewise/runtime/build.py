@@ -177,7 +177,8 @@ def _compile(
 
 def _failure(code: str, what: str, place: str, said: Outcome, tool: Compiler) -> BuildError:
     text = said.output.lower()
-    if any(words in text for words in _NO_SPACE):
+    # A compiler that runs out of space does not always say so: some just abort.
+    if cache.full() or any(words in text for words in _NO_SPACE):
         return cache.refusal(OSError(errno.ENOSPC, "no space left on device"), cache.root())
     if said.status < 0 and not said.output.strip():
         what, remedy = "the compiler was ended", "free memory, or run fewer programs at once"

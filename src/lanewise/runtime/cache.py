@@ -26,6 +26,8 @@ MAGIC = b"LWCACHE1"
 TRAILER = len(MAGIC) + 32 + 32
 # A folder of a build that was killed is swept after this many seconds.
 _STALE_S = 24 * 3600.0
+# What a compiler and a linker write for one unit, generously.
+_NEEDED = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -155,13 +157,20 @@ def refusal(e: OSError, place: Path) -> BuildError:
     where = str(e.filename or place)
     if e.errno in _FULL:
         return BuildError(
-            "build.disk_full", "no space is left for the cache", place=where,
+            "build.disk_full", "no space is left for the cache", place=str(root()),
             remedy="free space (lanewise cache clear), or set LANEWISE_CACHE_DIR to another disk",
         )  # fmt: skip
     return BuildError(
         "build.cache", f"the cache cannot be written: {e.strerror or e}", place=where,
         remedy="make the folder writable, or set LANEWISE_CACHE_DIR to one that is",
     )  # fmt: skip
+
+
+def full() -> bool:
+    """True if so little space is left that a compiler may have failed for that reason alone."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(root()).free < _NEEDED
+    return False
 
 
 @contextlib.contextmanager
