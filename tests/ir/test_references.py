@@ -109,6 +109,11 @@ def test_attention_ignores_what_unseen_positions_hold() -> None:
     clean = run("attention", q, k, v, *args, scale=0.5)
     k[10:], v[10:] = np.nan, np.inf
     assert run("attention", q, k, v, *args, scale=0.5).tobytes() == clean.tobytes()
+    v[6] = np.inf  # row 1 sees it, row 0 does not
+    got = run("attention", q, k, v, *args, scale=0.5)
+    assert got[0].tobytes() == clean[0].tobytes() and np.isinf(got[1]).all()
+    near = run("attention", q, k, v, *args, scale=0.5, window=3)  # nobody sees it
+    assert np.isfinite(near).all()
 
 
 def test_attention_paged_equals_contiguous() -> None:
@@ -242,6 +247,7 @@ def test_sample_rows_masks() -> None:
     assert [sample(logits, p=0.35, u=u) for u in (0, 0.99)] == [1, 1]
     assert [sample(logits, p=0.5, u=u) for u in (0, 0.99)] == [1, 2]  # the crossing entry stays
     assert [sample(logits, m=0.6, u=u) for u in (0, 0.99)] == [1, 2]
+    assert [sample(logits, m=1, u=u) for u in (0, 0.99)] == [1, 1]  # the largest always stays
     assert [sample(np.zeros(4), k=2, u=u) for u in (0, 0.99)] == [0, 1]  # ties to the low index
     assert sample(logits, k=2**32 - 1, u=0.05) == 0
     # top-p counts what top-k left: 0.4 is more than half of 0.7

@@ -240,6 +240,25 @@ def test_patterns() -> None:
     assert found is not None and found.refs == {"x": (1, 0)} and found.nodes == (3, 5)
 
 
+def test_patterns_of_one_value_and_of_one_reader() -> None:
+    graph = parse_graph("""graph g
+    %x: f32[2] = input "x"
+    %y: f32[2] = input "y"
+    %xy = add %x %y
+    %xx = add %x %x
+    %n = neg %xy
+    %m = neg %xx
+    output "xy" %xy
+    output "n" %n
+    output "m" %m
+    """)
+    twice = op("add", value("a"), value("a"))
+    assert match(graph, (2, 0), twice) is None and match(graph, (3, 0), twice) is not None
+    once = op("neg", op("add", any_operands=True, once=True))
+    assert match(graph, (4, 0), once) is None  # %xy is an output too
+    assert match(graph, (5, 0), once) is not None
+
+
 def negate_twice(b: GraphBuilder, graph: Graph, found: Match, at: Callable[[str], Ref]) -> Ref:
     return at("x")
 

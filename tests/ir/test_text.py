@@ -87,6 +87,15 @@ def test_floats_keep_every_bit() -> None:
     assert repr(parse_graph(text).nodes[1].attr("eps")) == "nan"
 
 
+def test_a_default_is_left_out_only_if_it_is_the_same_number() -> None:
+    text = (Path(SPECS[0].parent) / "fused.txt").read_text()
+    for spelled in ("softcap=0", "softcap=-0.0", "window=0.0"):
+        changed = parse_graph(text.replace("softcap=30.0, window=16", spelled))
+        assert f"{spelled})" in print_graph(changed)
+    plain = print_graph(parse_graph(text.replace("softcap=30.0, window=16", "window=0")))
+    assert "window" not in plain and "softcap" not in plain
+
+
 def test_the_form_that_people_read() -> None:
     b = GraphBuilder("decode")
     b.root("scalar", "rows", Type("u32", (1,)))

@@ -159,10 +159,14 @@ def _attend(q: Array, k: Array, v: Array, seen: Array, attrs: Attrs) -> Array:
     if attrs["softcap"]:
         scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
     weights = softmax64(np.where(seen[:, None, None, :], scores, -np.inf))
-    # an unseen position adds nothing, whatever its bytes hold
-    read: Array = np.asarray(seen.any(0))
-    v = np.where(read[:, None, None], v, 0)
-    return np.einsum("nkgt,tkd->nkgd", weights, v, optimize=True).reshape(n, heads, d)
+    number: Array = np.isfinite(v)
+    out = np.einsum("nkgt,tkd->nkgd", weights, np.where(number, v, 0), optimize=True)
+    # an unseen position adds nothing, whatever its bytes hold: 0 times infinity is no term
+    wild: Array = ~number.all((1, 2))
+    for r in np.flatnonzero((seen & wild).any(1)):
+        at = seen[r]
+        out[r] = np.einsum("kgt,tkd->kgd", weights[r][..., at], v[at])
+    return out.reshape(n, heads, d)
 
 
 def _attention(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
