@@ -119,8 +119,8 @@ void load_q(const Run& run) {
   }
 }
 
-// Raw score chains of one block into its 64 columns of s.
-void block_scores(const Run& run, int64_t block) {
+// Raw score chains of one block into its 64 columns of s; `next` is what is read after it.
+void block_scores(const Run& run, int64_t block, const lw_kv* next) {
   const LwAttention* a = run.a;
   const lw_kv* k = block_of(a, a->k, run.slot(), block, run.kvh);
   float* s = run.s.s + block % (PIECE / LW_PAGE) * LW_PAGE;
@@ -129,26 +129,30 @@ void block_scores(const Run& run, int64_t block) {
   if (wide) widen(k, a->d, LW_PAGE, run.s.block, LW_PAGE);
   for (int64_t i = 0; i < n; i += 6) {
     int rows = (int)least(6, n - i);
+    // columns that the last of these rows sees; the rest stays as it was, and is masked
+    int64_t seen = run.position(i + rows - 1) + 1 - block * LW_PAGE;
+    int64_t width = least(LW_PAGE, padded(most(0, seen)));
+    const float* q = run.s.q + i * LD;
     if (wide)
-      lw_att_product(rows, run.s.q + i * LD, a->d, run.s.block, LW_PAGE, s + i * LD, LW_PAGE, true);
+      lw_att_product(rows, q, a->d, run.s.block, LW_PAGE, s + i * LD, width, true);
     else
-      lw_att_product(rows, run.s.q + i * LD, a->d, k, LW_PAGE, s + i * LD, LW_PAGE, true);
+      lw_att_product(rows, q, a->d, k, LW_PAGE, s + i * LD, width, true, i == 0 ? next : nullptr);
   }
 }
 
 // Adds positions [from, to) of a block to the outputs of `rows` q rows from i on.
 template <class T>
 void add_values(const Run& run, int64_t i, int rows, int64_t base, int64_t from, int64_t to,
-                const T* v, int64_t ldv) {
+                const T* v, int64_t ldv, const T* next) {
   if (from >= to) return;
   const float* p = run.s.s + i * LD + base % PIECE + from;
   lw_att_product(rows, p, to - from, v + from * ldv, ldv, run.s.o + i * LD, padded(run.a->d),
-                 false);
+                 false, next);
 }
 
 // One block's values: what all q rows of a group of six see goes together, the edges one by one.
 template <class T>
-void block_values(const Run& run, int64_t block, const T* v, int64_t ldv) {
+void block_values(const Run& run, int64_t block, const T* v, int64_t ldv, const T* next) {
   int64_t base = block * LW_PAGE, n = run.q_rows();
   for (int64_t i = 0; i < n; i += 6) {
     int rows = (int)least(6, n - i);
@@ -158,27 +162,27 @@ void block_values(const Run& run, int64_t block, const T* v, int64_t ldv) {
     for (int r = 0; r < rows; ++r) {  // the left edge (a window's start), or all of it
       int64_t p = run.position(i + r);
       int64_t begin = most(0, first_seen(run.a, p) - base), end = least(LW_PAGE, p + 1 - base);
-      add_values(run, i + r, 1, base, begin, together ? from : end, v, ldv);
+      add_values(run, i + r, 1, base, begin, together ? from : end, v, ldv, (const T*)nullptr);
     }
     if (!together) continue;
-    add_values(run, i, rows, base, from, to, v, ldv);
+    add_values(run, i, rows, base, from, to, v, ldv, i == 0 ? next : nullptr);
     for (int r = 0; r < rows; ++r) {  // the right edge (the diagonal)
       int64_t end = least(LW_PAGE, run.position(i + r) + 1 - base);
-      add_values(run, i + r, 1, base, to, end, v, ldv);
+      add_values(run, i + r, 1, base, to, end, v, ldv, (const T*)nullptr);
     }
   }
 }
 
-void block_output(const Run& run, int64_t block) {
+void block_output(const Run& run, int64_t block, const lw_kv* next) {
   const LwAttention* a = run.a;
   const lw_kv* v = block_of(a, a->v, run.slot(), block, run.kvh);
   bool wide = a->d % VF_N != 0 || (sizeof(lw_kv) == 2 && run.q_rows() > 6);
   if (wide) {
     int64_t ldv = padded(a->d);
     widen(v, LW_PAGE, a->d, run.s.block, ldv);
-    block_values(run, block, run.s.block, ldv);
+    block_values(run, block, run.s.block, ldv, (const float*)nullptr);
   } else {
-    block_values(run, block, v, a->d);
+    block_values(run, block, v, a->d, next);
   }
 }
 
@@ -188,7 +192,10 @@ void run_piece(const Run& run, int64_t piece) {
   int64_t n = run.q_rows(), base = piece * PIECE;
   int64_t from = most(base, first_seen(a, run.position(0)));
   int64_t last = least(base + PIECE - 1, run.position(n - 1));
-  for (int64_t b = from / LW_PAGE; b <= last / LW_PAGE; ++b) block_scores(run, b);
+  int64_t b0 = from / LW_PAGE, b1 = last / LW_PAGE;
+  for (int64_t b = b0; b <= b1; ++b)
+    block_scores(run, b, b < b1 ? block_of(a, a->k, run.slot(), b + 1, run.kvh)
+                                : block_of(a, a->v, run.slot(), b0, run.kvh));
   for (int64_t i = 0; i < n; ++i) {
     int64_t begin = most(0, first_seen(a, run.position(i)) - base);
     int64_t end = least(PIECE, run.position(i) + 1 - base);
@@ -198,7 +205,11 @@ void run_piece(const Run& run, int64_t piece) {
                      run.s.sum + i);
     for (int64_t c = 0; c < padded(a->d); c += VF_N) vf_store(run.s.o + i * LD + c, vf_zero());
   }
-  for (int64_t b = from / LW_PAGE; b <= last / LW_PAGE; ++b) block_output(run, b);
+  for (int64_t b = b0; b <= b1; ++b) {
+    const void* pool = b < b1 ? a->v : a->k;  // after the last V: K of the next piece, if any
+    int64_t next = b < b1 || (b + 1) * LW_PAGE <= run.position(n - 1) ? b + 1 : b;
+    block_output(run, b, block_of(a, pool, run.slot(), next, run.kvh));
+  }
 }
 
 // All pieces in order; total, total_m and total_sum of every q row.

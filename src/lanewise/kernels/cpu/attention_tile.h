@@ -24,18 +24,20 @@ LW_INLINE vf lw_att_load(const float* p) { return vf_load(p); }
 LW_INLINE vf lw_att_load(const uint16_t* p) { return vf_load_f16(p); }
 
 // o[r][c] = fma chain over i < n, ascending, of a[r][i] * b[i][c], from o[r][c] (or 0 if `fresh`):
-// R rows, C vectors of columns.
-template <int R, int C, class T>
+// R rows, C vectors of columns.  `next`, if any, is read soon in the same shape as b: it is
+// asked for into L2, which takes far more requests at a time than L1 (10 -> 17 GB/s measured).
+template <int R, int C, bool PREFETCH, class T>
 static inline __attribute__((always_inline)) void lw_att_block(const float* a, int64_t n,
                                                                const T* b, int64_t ldb, float* o,
-                                                               bool fresh) {
+                                                               bool fresh, const T* next) {
   vf acc[R][C];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r)
 #pragma clang loop unroll(full)
     for (int c = 0; c < C; ++c)
       acc[r][c] = fresh ? vf_zero() : vf_load(o + r * LW_ATT_LD + c * VF_N);
-  for (int64_t i = 0; i < n; ++i, b += ldb) {
+  for (int64_t i = 0; i < n; ++i, b += ldb, next += ldb) {
+    for (int j = 0; PREFETCH && j < C * VF_N; j += 64 / (int)sizeof(T)) __builtin_prefetch(next + j, 0, 2);
     vf w[C];
 #pragma clang loop unroll(full)
     for (int c = 0; c < C; ++c) w[c] = lw_att_load(b + c * VF_N);
@@ -53,56 +55,74 @@ static inline __attribute__((always_inline)) void lw_att_block(const float* a, i
 }
 
 // The same over `width` columns (a whole number of vectors).
-template <int R, class T>
+template <int R, bool PREFETCH, class T>
 static __attribute__((noinline)) void lw_att_rows(const float* a, int64_t n, const T* b,
                                                   int64_t ldb, float* o, int64_t width,
-                                                  bool fresh) {
+                                                  bool fresh, const T* next) {
   int64_t c = 0;
   for (; c + LW_ATT_C * VF_N <= width; c += LW_ATT_C * VF_N)
-    lw_att_block<R, LW_ATT_C>(a, n, b + c, ldb, o + c, fresh);
-  for (; c < width; c += VF_N) lw_att_block<R, 1>(a, n, b + c, ldb, o + c, fresh);
+    lw_att_block<R, LW_ATT_C, PREFETCH>(a, n, b + c, ldb, o + c, fresh, next + c);
+  for (; c < width; c += VF_N)
+    lw_att_block<R, 1, PREFETCH>(a, n, b + c, ldb, o + c, fresh, next + c);
 }
 
-// The same for 1 to 6 rows.
-template <class T>
-static inline void lw_att_product(int rows, const float* a, int64_t n, const T* b, int64_t ldb,
-                                  float* o, int64_t width, bool fresh) {
+// The same for 1 to 6 rows.  Only a caller that reads the cache itself has a `next` (else NULL).
+template <bool PREFETCH, class T>
+static inline void lw_att_some(int rows, const float* a, int64_t n, const T* b, int64_t ldb,
+                               float* o, int64_t width, bool fresh, const T* next) {
   switch (rows) {
-    case 6: return lw_att_rows<6>(a, n, b, ldb, o, width, fresh);
+    case 6: return lw_att_rows<6, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
     case 5:
-      lw_att_rows<4>(a, n, b, ldb, o, width, fresh);
-      return lw_att_rows<1>(a + 4 * LW_ATT_LD, n, b, ldb, o + 4 * LW_ATT_LD, width, fresh);
-    case 4: return lw_att_rows<4>(a, n, b, ldb, o, width, fresh);
-    case 3: return lw_att_rows<3>(a, n, b, ldb, o, width, fresh);
-    case 2: return lw_att_rows<2>(a, n, b, ldb, o, width, fresh);
-    default: return lw_att_rows<1>(a, n, b, ldb, o, width, fresh);
+      lw_att_rows<4, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
+      a += 4 * LW_ATT_LD, o += 4 * LW_ATT_LD;
+      return lw_att_rows<1, false>(a, n, b, ldb, o, width, fresh, next);
+    case 4: return lw_att_rows<4, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
+    case 3: return lw_att_rows<3, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
+    case 2: return lw_att_rows<2, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
+    default: return lw_att_rows<1, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
   }
 }
+template <class T>
+static inline void lw_att_product(int rows, const float* a, int64_t n, const T* b, int64_t ldb,
+                                  float* o, int64_t width, bool fresh, const T* next = nullptr) {
+  if (next) return lw_att_some<true>(rows, a, n, b, ldb, o, width, fresh, next);
+  lw_att_some<false>(rows, a, n, b, ldb, o, width, fresh, b);
+}
 
-// s[0..256): raw chains -> p; slots [from, to) are visible, the others become +0 as far as the whole
-// groups of 32 around them (nobody reads further).  Writes the max and the sum.
+// The lanes of the vector at slot i that lie in [from, to).
+LW_INLINE vm lw_att_seen(int64_t i, int64_t from, int64_t to) {
+  vi at = vi_add(vi_iota(), vi_set((int32_t)i));
+  return vm_and(vi_gt(at, vi_set((int32_t)from - 1)), vi_gt(vi_set((int32_t)to), at));
+}
+
+LW_INLINE vf lw_att_score(const float* s, vf scale, float softcap) {
+  vf x = vf_mul(vf_load(s), scale);
+  if (softcap > 0.0f) x = vf_mul(vf_set(softcap), vf_tanh(vf_div(x, vf_set(softcap))));
+  return x;
+}
+
+// s[0..256): raw chains -> p; slots [from, to) are visible, the others become +0 as far as the
+// whole groups of 32 around them (nobody reads further).  Writes the max and the sum.
 static inline void lw_att_softmax(float* s, int64_t from, int64_t to, float scale, float softcap,
                                   float* max, float* sum) {
   int64_t begin = from & ~(int64_t)31, end = (to + 31) & ~(int64_t)31;
-  vf top = vf_set(-__builtin_inff()), by = vf_set(scale), cap = vf_set(softcap);
+  vf top = vf_set(-__builtin_inff()), by = vf_set(scale), zero = vf_zero();
   for (int64_t i = begin; i < end; i += VF_N) {
-    vf x = vf_mul(vf_load(s + i), by);
-    if (softcap > 0.0f) x = vf_mul(cap, vf_tanh(vf_div(x, cap)));
+    vf x = lw_att_score(s + i, by, softcap);
     vf_store(s + i, x);
-    vi at = vi_add(vi_iota(), vi_set((int32_t)i));
-    vm seen = vm_and(vi_gt(at, vi_set((int32_t)from - 1)), vi_gt(vi_set((int32_t)to), at));
-    top = vf_max(top, vf_select(seen, x, top));
+    bool all = i >= from && i + VF_N <= to;
+    top = vf_max(top, all ? x : vf_select(lw_att_seen(i, from, to), x, top));
   }
   *max = vf_hmax(top);
   vf m = vf_set(*max), lanes[LW_SUM_V];
-  for (int v = 0; v < LW_SUM_V; ++v) lanes[v] = vf_zero();
-  for (int64_t i = begin; i < end; i += 32)
+  for (int v = 0; v < LW_SUM_V; ++v) lanes[v] = zero;
+  for (int64_t g = begin; g < end; g += 32)
     for (int v = 0; v < LW_SUM_V; ++v) {
-      int64_t j = i + v * VF_N;
-      vi at = vi_add(vi_iota(), vi_set((int32_t)j));
-      vm seen = vm_and(vi_gt(at, vi_set((int32_t)from - 1)), vi_gt(vi_set((int32_t)to), at));
-      vf p = vf_select(seen, vf_exp(vf_sub(vf_load(s + j), m)), vf_zero());
-      vf_store(s + j, p);
+      int64_t i = g + v * VF_N;
+      vf p = vf_exp(vf_sub(vf_load(s + i), m));
+      bool all = i >= from && i + VF_N <= to;
+      if (!all) p = vf_select(lw_att_seen(i, from, to), p, zero);
+      vf_store(s + i, p);
       lanes[v] = vf_add(lanes[v], p);
     }
   *sum = lw_sum_tree(lanes);

@@ -63,17 +63,4 @@ LW_INLINE float vf_first(vf a) {
   return t[0];
 }
 
-// Halving tree over the lanes: l[i] + l[i + VF_N/2], and so on (the end of the Sums recipe).
-// vf_hadd is each set's own; it must keep exactly that order.  The same for max.
-LW_INLINE float vf_hmax(vf a) {
-  float t[VF_N];
-  vf_store(t, a);
-  float m = t[0];
-  for (int i = 1; i < VF_N; ++i) {
-    float b = t[i];  // NaN wins; else the larger, +0 above -0
-    m = m != m ? m : b != b ? b : b > m ? b : (b == m && lw_bits_f32(m) >> 31) ? b : m;
-  }
-  return m;
-}
-
 #endif  // LW_VEC_H

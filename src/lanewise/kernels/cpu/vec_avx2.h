@@ -126,10 +126,16 @@ LW_INLINE vi vi_load_u16_n(const uint16_t* p, int64_t n) {
 }
 LW_INLINE void vi_store_u16(uint16_t* p, vi a) { _mm_storeu_si128((__m128i*)p, lw_narrow(a)); }
 LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) { lw_put_halves_n(p, lw_narrow(a), n); }
+// The halving tree over the lanes, l[i] + l[i + VF_N/2] and so on: the end of the Sums recipe.
 LW_INLINE float vf_hadd(vf a) {
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+LW_INLINE float vf_hmax(vf a) {
+  a = vf_max(a, _mm256_permute2f128_ps(a, a, 1));
+  a = vf_max(a, _mm256_permute_ps(a, 0x4e));
+  return _mm256_cvtss_f32(vf_max(a, _mm256_permute_ps(a, 0xb1)));
 }
 
 #endif  // LW_VEC_AVX2_H

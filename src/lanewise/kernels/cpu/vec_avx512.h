@@ -110,11 +110,18 @@ LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) {
   __asm__ volatile("" : "+x"(halves));
   _mm256_mask_storeu_epi16(p, vm_first(n), halves);
 }
+// The halving tree over the lanes, l[i] + l[i + VF_N/2] and so on: the end of the Sums recipe.
 LW_INLINE float vf_hadd(vf a) {
   __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
   __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+LW_INLINE float vf_hmax(vf a) {
+  a = vf_max(a, _mm512_shuffle_f32x4(a, a, 0x4e));
+  a = vf_max(a, _mm512_shuffle_f32x4(a, a, 0xb1));
+  a = vf_max(a, _mm512_permute_ps(a, 0x4e));
+  return _mm512_cvtss_f32(vf_max(a, _mm512_permute_ps(a, 0xb1)));
 }
 
 #endif  // LW_VEC_AVX512_H

@@ -123,9 +123,11 @@ LW_INLINE vi vi_load_u16_n(const uint16_t* p, int64_t n) {
 }
 LW_INLINE void vi_store_u16(uint16_t* p, vi a) { vst1_u16(p, lw_narrow(a)); }
 LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) { lw_put_halves_n(p, lw_narrow(a), n); }
+// The halving tree over the lanes, l[i] + l[i + VF_N/2] and so on: the end of the Sums recipe.
 LW_INLINE float vf_hadd(vf a) {
   float32x2_t h = vadd_f32(vget_low_f32(a), vget_high_f32(a));
   return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
 }
+LW_INLINE float vf_hmax(vf a) { return vmaxvq_f32(a); }
 
 #endif  // LW_VEC_NEON_H

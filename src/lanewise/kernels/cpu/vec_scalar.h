@@ -113,6 +113,8 @@ LW_INLINE void vi_store_u16(uint16_t* p, vi a) { *p = (uint16_t)a; }
 LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) {
   if (n > 0) *p = (uint16_t)a;
 }
+// The halving tree over the lanes, l[i] + l[i + VF_N/2] and so on: the end of the Sums recipe.
 LW_INLINE float vf_hadd(vf a) { return a; }
+LW_INLINE float vf_hmax(vf a) { return a; }
 
 #endif  // LW_VEC_SCALAR_H
