@@ -17,22 +17,22 @@ from jinja2.runtime import Undefined
 
 from lanewise.errors import TextError
 
-BUDGET = 200_000_000  # units of one rendering: a million steps, or 50 million characters
+BUDGET = 120_000_000  # units of one rendering: 600,000 steps, or 30 million characters
 STEP = 200  # units of a step: an iteration, a call, an operation
 CHARACTER = 4  # units of a character that is made
 ITEM = 10  # units of an item of a container that is looked at
-HEAVIEST = 1 << 22  # characters and items of one value
+HEAVIEST = 1 << 22  # characters of one value; an item of a container weighs 16
 DEEPEST = 64  # containers inside containers
-SECONDS = 10.0  # of this thread's own time, should the units be wrong
+SECONDS = 2.0  # of this thread's own time, should the units be wrong
 _LOOK = 1_000_000  # units between two looks at the clock
 
 
 class Meter:
     """What is left to spend; `spend` raises when it is nothing."""
 
-    def __init__(self, budget: int = BUDGET) -> None:
-        self.left = budget
-        self._look = budget - _LOOK
+    def __init__(self) -> None:
+        self.left = BUDGET
+        self._look = self.left - _LOOK
         self._deadline = time.thread_time() + SECONDS
 
     def spend(self, units: int) -> None:
@@ -67,12 +67,12 @@ def spend(units: int = STEP) -> None:
 def fits(size: int) -> int:
     """``size`` if a value may be so large; raises before it is made."""
     if size > HEAVIEST:
-        raise limit(f"a value of {size} characters or items is too large")
+        raise limit(f"a value would weigh {size}, more than {HEAVIEST}")
     return size
 
 
 def weigh(*values: Any) -> int:
-    """Characters and items in values and in what they hold; an object of another kind is one.
+    """Characters in values and in what they hold, and 16 for each item of a container.
 
     Raises `TextError` ``text.template_limit``: heavier than `HEAVIEST`, deeper than `DEEPEST`, or
     a container holds what is not plain data (and would print without bounds).
@@ -82,7 +82,7 @@ def weigh(*values: Any) -> int:
     while todo:
         item, depth = todo.pop()
         visited += 1
-        total += 1
+        total += 16 if depth else 0
         if isinstance(item, str):
             total += len(item)
         elif isinstance(item, int):
@@ -90,7 +90,7 @@ def weigh(*values: Any) -> int:
         elif isinstance(item, (list, tuple, dict)):
             if depth == DEEPEST:
                 raise limit(f"a value is nested more than {DEEPEST} deep")
-            fits(total + len(todo) + 2 * len(item))
+            fits(total + 16 * (len(todo) + len(item)))
             parts = (*item, *item.values()) if isinstance(item, dict) else item
             todo.extend((part, depth + 1) for part in parts)
         elif depth and not isinstance(item, (float, Undefined, type(None))):
@@ -101,7 +101,7 @@ def weigh(*values: Any) -> int:
 
 
 class Each:
-    """An iterable whose every item is a step; it has a length where the iterable has one."""
+    """An iterable whose every item is a step; its length and truth are the iterable's own."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = items
@@ -111,6 +111,9 @@ class Each:
         for item in self._items:
             meter.spend(STEP)
             yield item
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
 
     def __len__(self) -> int:
         return len(self._items)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from jinja2.exceptions import SecurityError
 from lanewise.text.filters import each, joined
 from lanewise.text.meter import CHARACTER, STEP, limit, spend, weigh
 
-_MOST_NODES = 30_000  # of a template's syntax tree; templates in use have up to 5,000
+_MOST_NODES = 10_000  # of a template's syntax tree; templates in use have up to 3,000
 _DEEPEST_NODE = 150
 #: Nodes that load other templates or change what escaping means: no chat template needs them.
 _REFUSED = (
