@@ -8,6 +8,7 @@ refused (PlanError "plan.no_kernel") with the reasons of every row of the table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from lanewise.errors import PlanError
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
@@ -18,18 +19,19 @@ from lanewise.kernels.table import Selection, Stage, select
 from lanewise.plan.plan import Array, Launch, Use
 from lanewise.quant.format import FORMATS
 
-PACKED_ROWS = 16
+PACKED_ROWS: Final = 16
+# bytes of a packed block where they differ from the checkpoint's
+PACKED_BLOCK: Final = {"q4_k": 148, "q5_k": 180, "q6_k": 212}
 
 
 def packed_bytes(type: Type) -> int:
-    """Bytes of a packed matrix [N, K]: rows in panels of 16, per element what its format takes
-    (k-quants keep their 6-bit scales as bytes)."""
+    """Bytes of a packed matrix [N, K] (`lw_packed_bytes_<fmt>`): rows in panels of 16, per block
+    what its format takes (k-quants keep their 6-bit scales as bytes), in whole lines of 64."""
     n, k = type.shape
-    rows = align(n, PACKED_ROWS)
-    if type.dtype not in FORMATS:
-        return rows * k * value_bytes(Type(type.dtype, (1,)))
-    per_block = {"q4_k": 148, "q5_k": 180}.get(type.dtype, FORMATS[type.dtype].nbytes)
-    return rows * (k // FORMATS[type.dtype].block) * per_block
+    fmt = FORMATS[type.dtype]
+    per_block = PACKED_BLOCK.get(type.dtype, fmt.nbytes)
+    panel = PACKED_ROWS * (k // fmt.block) * per_block
+    return align(-(-n // PACKED_ROWS) * (panel if fmt.quantised else align(panel, 64)), 64)
 
 
 @dataclass

@@ -62,7 +62,7 @@ template <int KIND_, int OFFSET_, bool MINS_, int SOURCE_> struct LwSimple {
     QB = NIB + HIGH, SB = MINS_ ? 64 : 32, BLOCK = QB + SB
   };
   static constexpr bool MINS = MINS_;
-  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb * BLOCK; }
+  LW_INLINE_MEMBER int64_t panel(int64_t k) { return k / 32 * BLOCK; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t nb) {
     if constexpr (BLOCK % 64 == 0) {
       const uint8_t* q = p + b * BLOCK + SB;
@@ -88,7 +88,7 @@ template <int KIND_, int SOURCE_> struct LwSuper {
     QB = 256 + (KIND == LW_BIT ? 64 : 0), SB = 64 + 256, RECORD = SB + 8 * QB
   };
   static constexpr bool MINS = true;
-  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
+  LW_INLINE_MEMBER int64_t panel(int64_t k) { return k / 256 * RECORD; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
     const uint8_t* r = p + (b >> 3) * RECORD;
     const int i = (int)(b & 7);
@@ -109,7 +109,7 @@ struct LwSix {
     QB = 256 + 128, SB = 256 + 64, RECORD = SB + 8 * QB
   };
   static constexpr bool MINS = false;
-  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb / 8 * RECORD; }
+  LW_INLINE_MEMBER int64_t panel(int64_t k) { return k / 256 * RECORD; }
   LW_INLINE_MEMBER LwBlock block(const uint8_t* p, int64_t b, int64_t) {
     const uint8_t* r = p + (b >> 3) * RECORD;
     const int i = (int)(b & 7);
@@ -125,7 +125,7 @@ struct LwSix {
 template <int BYTES_, bool BRAIN_> struct LwPlain {
   enum { BYTES = BYTES_, K = 1, SOURCE = BYTES_ };
   static constexpr bool BRAIN = BRAIN_;
-  LW_INLINE_MEMBER int64_t panel(int64_t nb) { return nb * 32 * 16 * BYTES; }
+  LW_INLINE_MEMBER int64_t panel(int64_t k) { return lw_align64(k * 16 * BYTES); }  // any K
   LW_INLINE_MEMBER lw_f32 at(const uint8_t* panel, int64_t k) {
     const uint8_t* p = panel + k * (16 * BYTES);
     if constexpr (BYTES == 4) return lw_load(p);

@@ -26,7 +26,7 @@ template <class F, int W> struct LwQuantOp {
   enum { DIRECT_ROWS = LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
 
-  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
+  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
 
   template <int T> LW_INLINE_MEMBER LwRows<T> rows(const LwMatmul* m, int64_t row) {
     LwRows<T> x;
@@ -99,7 +99,7 @@ template <class F> struct LwFloatOp {
   template <int T> struct Sums {
     lw_f32 v[T];
   };
-  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
+  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
   LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t r, int64_t k0, int64_t n) {
     lw_prefetch_range(row(m, r) + k0, n * 4);
   }
@@ -145,7 +145,7 @@ template <class F> struct LwDoubleOp {
   template <int T> struct Sums {
     lw_f64 v[T];
   };
-  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k / 32); }
+  LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
   LW_INLINE_MEMBER void fetch(const LwMatmul*, int64_t, int64_t, int64_t) {}
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
                                int64_t n) {

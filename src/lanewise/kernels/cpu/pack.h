@@ -7,7 +7,7 @@
 #include "matmul_formats.h"
 
 template <class F> LW_INLINE int64_t lw_packed_bytes(int64_t n, int64_t k) {
-  return lw_align64((n + 15) / 16 * F::panel(k / 32));
+  return lw_align64((n + 15) / 16 * F::panel(k));
 }
 
 // The 32 codes of sub-block i of a source block, as 8 words of 4 ascending codes.
@@ -130,7 +130,7 @@ LW_NOINLINE void lw_pack_panel(const uint8_t* src, uint8_t* panel, int64_t live,
 template <class F>
 LW_INLINE void lw_pack(const uint8_t* src, uint8_t* dst, int64_t n, int64_t k, int64_t panel0,
                        int64_t panel1) {
-  const int64_t bytes = F::panel(k / 32), row_bytes = k / F::K * F::SOURCE;
+  const int64_t bytes = F::panel(k), row_bytes = k / F::K * F::SOURCE;
   for (int64_t p = panel0; p < panel1; ++p) {
     uint8_t* panel = dst + p * bytes;
     const int64_t live = lw_min64(16, n - p * 16);
@@ -171,7 +171,7 @@ template <class F> LW_INLINE float lw_minimum1(const LwBlock& b, int r) {
 template <class F>
 LW_INLINE void lw_gather(const uint8_t* packed, int64_t k, int64_t row, float* out) {
   const int64_t nb = k / 32;
-  const uint8_t* panel = packed + row / 16 * F::panel(nb);
+  const uint8_t* panel = packed + row / 16 * F::panel(k);
   const int r = (int)(row % 16);
   if constexpr (lw_is_float<F>()) {
     LW_ROLL for (int64_t i = 0; i < k; ++i) {
