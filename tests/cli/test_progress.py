@@ -90,7 +90,7 @@ def test_cached_is_said_if_all_of_it_was():
 def test_the_last_part_is_not_named_at_the_end():
     pipe = io.StringIO()
     stages = Stages(True, pipe)
-    stages("compile", 3, 3, "unit")
+    stages("compile", 3, 3, "unit.cpp")
     stages("compile", 2, 2, "cached")
     first, second = pipe.getvalue().splitlines()
     assert "unit" not in first and "cached" in second
