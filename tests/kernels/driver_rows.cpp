@@ -1,8 +1,8 @@
 // The kernels behind one door, for tests: lw_drive(operation, arguments).
 //
-// lw_test_task is a task for the thread pool.  As a shared object it is called through ctypes.  With -DLW_DRIVER_MAIN it is a program that needs
-// no C library: requests come on standard input, buffers and results go to standard output, so that
-// an emulator can run it.
+// lw_test_task is a task for the thread pool.  As a shared object it is called through ctypes. 
+// With -DLW_DRIVER_MAIN it is a program that needs no C library: requests come on standard input,
+// buffers and results go to standard output, so that an emulator can run it.
 #include "../../src/lanewise/kernels/cpu/attention.h"
 #include "../../src/lanewise/kernels/cpu/cache.h"
 #include "../../src/lanewise/kernels/cpu/lw_support.h"
@@ -173,7 +173,8 @@ void attention(const Arg* a) {
   auto whole = f32 ? lw_attention_f32 : lw_attention_f16;
   auto piece = f32 ? lw_attention_piece_f32 : lw_attention_piece_f16;
   auto merge = f32 ? lw_attention_merge_f32 : lw_attention_merge_f16;
-  int64_t items = split ? t.rows * t.kv_heads * t.pieces : lw_attention_items_f16(t.rows, t.kv_heads);
+  int64_t items = t.rows * t.kv_heads * t.pieces;
+  if (!split) items = lw_attention_items_f16(t.rows, t.kv_heads);
   int32_t shares = (int32_t)a[22].i;
   for (int32_t s = shares - 1; s >= 0; --s) {  // any order will do
     lw_range r = lw_split(items, s, shares);

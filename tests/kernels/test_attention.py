@@ -66,7 +66,7 @@ def test_digest() -> None:
 @pytest.mark.parametrize("window", [0, 1, 64, 100])
 @pytest.mark.parametrize(("heads", "d"), [(3, 64), (1, 128), (9, 72)])
 def test_rows_together_are_rows_alone(heads: int, d: int, window: int) -> None:
-    """A prompt of 40 positions across a piece's end, other slots between, in one call or in many."""
+    """A prompt of 40 positions across a piece's end, other slots between, in one call or many."""
     rows = [*range(230, 270), 12, 13, 5, *range(40, 47)]
     slots = [*[0] * 40, 1, 1, 1, *[1] * 7]
     case = make(rows=rows, slots=slots, heads=heads, d=d, window=window)

@@ -88,7 +88,7 @@ def exp_split(x: F32, low: npt.ArrayLike = 0.0) -> Exp:
     r = fma(n, LN2_LOW, fma(n, -LN2, x)) + np.asarray(low, np.float32)
     s = fma(r * r, horner(EXP, r), r)
     p = _ONE + s
-    return Exp(p, s - (p - _ONE), n)
+    return Exp(p, np.asarray(s - (p - _ONE), np.float32), n)
 
 
 def exp(x: F32) -> F32:
@@ -177,7 +177,7 @@ def mills(y: F32) -> tuple[F32, F32]:
     high = c0 + w
     slope = fma(fma(_f(3) * c3, q, _TWO * c2), q, c1)
     low = fma(slope, q_low, w - (high - c0))
-    top = high * t
+    top = np.asarray(high * t, np.float32)
     return top, fma(high, t_low, fma(low, t, fma(high, t, -top)))
 
 
@@ -207,7 +207,7 @@ def gelu_erf(x: F32) -> F32:
 
 
 def rsqrt(x: F32) -> F32:
-    return _ONE / np.sqrt(x)
+    return np.asarray(_ONE / np.sqrt(x), np.float32)
 
 
 def _turn(x: F32, quarter: int) -> F32:

@@ -55,7 +55,7 @@ def rms_norm(x: F32, gain: F32 | None, eps: float) -> F32:
 
 def layer_norm(x: F32, gain: F32 | None, bias: F32 | None, eps: float) -> F32:
     """[width] -> [width]: ((x - mean) * r) * gain + bias."""
-    d = x - sums(x) / _f(len(x))
+    d = np.asarray(x - sums(x) / _f(len(x)), np.float32)
     y = d * _inverse_root(sums(d * d) / _f(len(x)), eps)
     y = y if gain is None else y * gain
     return y if bias is None else y + bias
@@ -100,7 +100,7 @@ def attention_piece(
     if softcap > 0:
         score = _f(softcap) * tanh(score / _f(softcap))
     m = np.max(score[seen])
-    p = np.where(seen, exp(score - m), _f(0)).astype(np.float32)
+    p = np.where(seen, exp(np.asarray(score - m, np.float32)), _f(0)).astype(np.float32)
     out = np.zeros(len(q), np.float32)
     for j in np.flatnonzero(seen):
         out = fma(p[j], v[j], out)
@@ -112,7 +112,7 @@ def attention_merge(a: Partial, b: Partial) -> Partial:
     m = np.maximum(a.m, b.m)
     ea, eb = (exp(np.array([x - m], np.float32))[0] for x in (a.m, b.m))
     total = fma(b.total, eb, a.total * ea)
-    return Partial(m, total[()], fma(b.out, eb, a.out * ea))
+    return Partial(m, _f(total), fma(b.out, eb, a.out * ea))
 
 
 def attention_head(

@@ -1,8 +1,8 @@
 // Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16 or -DLW_KV=f32.
 //
 // Work comes as runs: rows of one slot at consecutive positions, all query heads of a kv head
-// together, so that a block of K or V is read (and an f16 one widened) once per run.  A run walks the
-// pieces of 256 positions in order; see attention.h for the recipe.
+// together, so that a block of K or V is read (and an f16 one widened) once per run.  A run walks
+// the pieces of 256 positions in order; see attention.h for the recipe.
 #include "lw_support.h"
 
 #include "attention_tile.h"
@@ -266,7 +266,8 @@ void deliver_run(const Run& run) {
 int64_t run_length(const LwAttention* a, int64_t row, int64_t end) {
   int64_t n = 1;
   while (row + n < end && a->slots[row + n] == a->slots[row] &&
-         (int64_t)a->positions[row + n] == (int64_t)a->positions[row] + n && row_present(a, row + n))
+         (int64_t)a->positions[row + n] == (int64_t)a->positions[row] + n &&
+         row_present(a, row + n))
     ++n;
   return n;
 }

@@ -1,20 +1,21 @@
-// Attention over the paged KV pool of one layer: the ABI (attention.cpp implements it, once for each
-// cache dtype).
+// Attention over the paged KV pool of one layer: the ABI (attention.cpp implements it, once for
+// each cache dtype).
 //
 // Recipe, the same for every row count, tile, thread count, split and instruction set:
 //   score_j = scale * (fma chain over the head's width of q_d * k_jd, from 0); softcap c > 0: then
 //             c * tanh(score / c).
 //   Positions go in pieces of 256, counted from absolute 0.  In a piece, over the row's visible
-//   positions only: m = max score; p_j = exp(score_j - m); sum = Sums of p over the piece's 256 slots
-//   (masked slots are +0); o_c = fma chain over the visible positions, ascending, of p_j * v_jc, from 0.
+//   positions only: m = max score; p_j = exp(score_j - m); sum = Sums of p over the piece's 256
+//   slots (masked slots are +0); o_c = fma chain over the visible positions, ascending, of
+//   p_j * v_jc, from 0.
 //   Pieces with a visible position are merged ascending, the first as it stands:
 //   M = max(ma, mb), ea = exp(ma - M), eb = exp(mb - M), sum = fma(sb, eb, sa * ea), o likewise.
 //   out = o / sum + 0.
 // A masked position is never read into a result, so that a stale NaN in a page cannot leak.
 //
-// Row r sees positions p - window + 1 (0 if window is 0) to p = positions[r].  It is absent, and its
-// output 0, when slots[r] >= slot_count, p >= table_width * 64, or the page id of a block that it sees
-// is >= pages.
+// Row r sees positions p - window + 1 (0 if window is 0) to p = positions[r].  It is absent, and
+// its output 0, when slots[r] >= slot_count, p >= table_width * 64, or the page id of a block that
+// it sees is >= pages.
 #ifndef LW_ATTENTION_H
 #define LW_ATTENTION_H
 
@@ -48,7 +49,7 @@ typedef struct {
   int64_t pieces;  // split form: >= lw_attention_pieces(...)
   lw_row_epilogue epilogue;
   void* env;
-  void* scratch;        // per thread, 64-aligned, lw_attention_scratch_<kv>(d, heads / kv_heads) bytes
+  void* scratch;  // per thread, 64-aligned, lw_attention_scratch_<kv>(d, heads / kv_heads) bytes
   int64_t pages;        // pages of the pool
   int64_t slot_count;   // rows of the table
 } LwAttention;
@@ -69,8 +70,8 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
 
 // kv: f16 or f32.
 //   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
-//   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`; after a barrier
-//          merge: items = rows.
+//   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`;
+//          after a barrier, merge: items = rows.
 #define LW_ATTENTION_DECLARE(kv)                                                              \
   LW_EXPORT int64_t lw_attention_items_##kv(int64_t rows, int64_t kv_heads);                  \
   LW_EXPORT int64_t lw_attention_scratch_##kv(int64_t d, int64_t group);                      \

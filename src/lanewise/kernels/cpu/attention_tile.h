@@ -1,7 +1,7 @@
 // The inner loops of attention: one small product kernel, used twice, and the softmax of a piece.
 //
-// "q rows" are (row, head) pairs of one kv head, row-major: q row = row * group + head.  All scratch
-// matrices have one row per q row.
+// "q rows" are (row, head) pairs of one kv head, row-major: q row = row * group + head.  All
+// scratch matrices have one row per q row.
 #ifndef LW_ATTENTION_TILE_H
 #define LW_ATTENTION_TILE_H
 
@@ -37,7 +37,8 @@ static inline __attribute__((always_inline)) void lw_att_block(const float* a, i
     for (int c = 0; c < C; ++c)
       acc[r][c] = fresh ? vf_zero() : vf_load(o + r * LW_ATT_LD + c * VF_N);
   for (int64_t i = 0; i < n; ++i, b += ldb, next += ldb) {
-    for (int j = 0; PREFETCH && j < C * VF_N; j += 64 / (int)sizeof(T)) __builtin_prefetch(next + j, 0, 2);
+    for (int j = 0; PREFETCH && j < C * VF_N; j += 64 / (int)sizeof(T))
+      __builtin_prefetch(next + j, 0, 2);
     vf w[C];
 #pragma clang loop unroll(full)
     for (int c = 0; c < C; ++c) w[c] = lw_att_load(b + c * VF_N);

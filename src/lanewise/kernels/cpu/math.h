@@ -91,9 +91,9 @@ LW_INLINE vf vf_tanh(vf x) {
   return lw_with_sign(vf_select(vf_lt(a, vf_set(0.625f)), small, large), x);
 }
 
-// value / (1 + exp(-u - low)); u < 0: value * exp(u) / (1 + exp(u)).  Numerator and denominator carry
-// low parts, the quotient is corrected by its remainder, and the power of two comes last, so that
-// subnormal results keep their accuracy.
+// value / (1 + exp(-u - low)); u < 0: value * exp(u) / (1 + exp(u)).  Numerator and denominator
+// carry low parts, the quotient is corrected by its remainder, and the power of two comes last, so
+// that subnormal results keep their accuracy.
 LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
   vf one = vf_set(1.0f), zero = vf_set(0.0f);
   vm negative = vf_lt(u, zero);
@@ -121,8 +121,8 @@ LW_INLINE vf vf_silu(vf x) {
   return lw_times_sigmoid(held, held, vf_set(0.0f));
 }
 
-// x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3); 2u carries a low part, since exp magnifies its
-// rounding by |2u|.
+// x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3); 2u carries a low part, since exp magnifies
+// its rounding by |2u|.
 LW_INLINE vf vf_gelu(vf x) {
   vf top = vf_set(20.0f), bottom = vf_set(-20.0f);
   vf a = vf_select(vf_gt(x, top), top, x);
@@ -140,8 +140,8 @@ LW_INLINE vf vf_gelu(vf x) {
 }
 
 // exp(y*y/2) * Phi(-y) for y >= 0.68, Phi the normal distribution: a polynomial in q = (y-2)/(y+2)
-// times 1/(y+2).  The low part holds what rounding took from 1/(y+2), q and the last sum; for it the
-// slope needs three coefficients only.
+// times 1/(y+2).  The low part holds what rounding took from 1/(y+2), q and the last sum; for it
+// the slope needs three coefficients only.
 typedef struct {
   vf high, low;
 } lw_pair;
@@ -163,7 +163,8 @@ LW_INLINE lw_pair lw_mills(vf y) {
   p = vf_fma(p, q, vf_set(-0x1.535bb2p-2f));
   vf w = vf_mul(p, q), c0 = vf_set(0x1.5845dcp-1f);
   vf high = vf_add(c0, w);
-  vf slope = vf_fma(vf_fma(vf_set(0x1.c34040p-4f), q, vf_set(0x1.d7d3d2p-5f)), q, vf_set(-0x1.535bb2p-2f));
+  vf slope = vf_fma(vf_set(0x1.c34040p-4f), q, vf_set(0x1.d7d3d2p-5f));
+  slope = vf_fma(slope, q, vf_set(-0x1.535bb2p-2f));
   vf low = vf_fma(slope, q_low, vf_sub(w, vf_sub(high, c0)));
   lw_pair r;
   r.high = vf_mul(high, t);

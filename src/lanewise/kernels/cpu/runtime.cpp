@@ -8,7 +8,7 @@
 
 static const uint32_t STOP = 1023;            // in place of T
 static const uint32_t BARRIER_SPINS = 2000;   // about 20-60 us
-static const uint32_t IDLE_SPINS = 4000;      // between runs
+static const uint32_t IDLE_SPINS = 8000;      // between runs
 
 LW_EXPORT int64_t lw_pool_bytes(void) { return (int64_t)sizeof(LwPool); }
 

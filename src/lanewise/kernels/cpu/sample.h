@@ -1,6 +1,6 @@
 // Sampling one token of one row: the ABI (sample.cpp implements it).
 //
-// temperature 0 (or all logits -inf): the largest logit, the lowest index on ties.  Else, all in f32:
+// temperature 0 (or all logits -inf): the largest logit, the lowest index on ties.  Else, in f32:
 //   z = l * (1 / T);  p = softmax(z) as in norm.h.  Order: value descending, index ascending.
 //   top-k keeps the first k.
 //   top-p: total = Sums of what is kept; an entry stays while the running sum (one add after the

@@ -1,7 +1,7 @@
 // The Sums recipe: every long f32 sum that is not a product.
 //
-// Pieces of 512 elements; in a piece, 32 virtual lanes (lane = index mod 32) that add ascending from
-// +0; then a halving tree (l[i] + l[i+16], +8, +4, +2, +1).  A short piece is padded with +0.
+// Pieces of 512 elements; in a piece, 32 virtual lanes (lane = index mod 32) that add ascending
+// from +0; then a halving tree (l[i] + l[i+16], +8, +4, +2, +1).  A short piece is padded with +0.
 // The pieces' sums are added ascending.  The order depends on the length alone.
 #ifndef LW_SUM_H
 #define LW_SUM_H

@@ -4,9 +4,9 @@
 // Laws.
 //  1. A waiter spins a bounded number of pauses, then sleeps on a futex (Linux); elsewhere it spins
 //     with yield hints.  Oversubscribed threads therefore give the core away.
-//  2. No wake-up is lost: a waiter announces itself (sleepers + 1), then the kernel compares the word
-//     with the value that it waits on; a waker changes the word first and looks at sleepers after.
-//     All four steps are sequentially consistent.
+//  2. No wake-up is lost: a waiter announces itself (sleepers + 1), then the kernel compares the
+//     word with the value that it waits on; a waker changes the word first and looks at sleepers
+//     after. All four steps are sequentially consistent.
 //  3. One lw_pool_run at a time; fn runs on exactly the threads t < T, t = 0 is the caller.
 //  4. What a thread wrote before a barrier, all read after it.
 #ifndef LW_THREADS_H

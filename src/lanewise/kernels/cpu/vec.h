@@ -1,13 +1,15 @@
 // One vector of f32 (vf) and of i32 (vi) on every instruction set: the only file that names one.
 //
 // Laws.
-//  1. A function here gives the same bits on AVX-512, AVX2, NEON and in the scalar model, except for
-//     the payload and sign of a NaN, which no recipe may depend on.
-//  2. Partial loads and stores (_n, 0 <= n <= VF_N) touch n elements only; the lanes past n load as 0.
+//  1. A function here gives the same bits on AVX-512, AVX2, NEON and in the scalar model, except
+//     for the payload and sign of a NaN, which no recipe may depend on.
+//  2. Partial loads and stores (_n, 0 <= n <= VF_N) touch n elements only; the lanes past n
+//     load as 0.
 //  3. min and max propagate NaN (either operand) and order -0 below +0.
 //  4. Comparisons are ordered: false when an operand is NaN (vf_ne: true).
 //  5. f16 and bf16 round to nearest even; overflow goes to infinity; a NaN stays a (quiet) NaN.
-//  6. Needs the default float mode (round to nearest, no flush to zero): lw_fp_enter in runtime.cpp.
+//  6. Needs the default float mode (round to nearest, no flush to zero): lw_fp_enter in
+//     runtime.cpp.
 //
 // The instruction set is what the compiler was asked for; -DLW_SCALAR asks for the scalar model
 // (VF_N = 1), which runs on any CPU, with an exact software fma where the hardware has none.
@@ -25,7 +27,8 @@
 
 #if defined(LW_SCALAR)
 #include "vec_scalar.h"
-#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
+    defined(__AVX512VL__)
 #include "vec_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "vec_avx2.h"

@@ -11,7 +11,8 @@ typedef __m256 vm;
 constexpr int VF_N = 8;
 
 LW_INLINE __m256i lw_lanes_below(int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+  __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane);
 }
 LW_INLINE vm vm_first(int64_t n) { return _mm256_castsi256_ps(lw_lanes_below(n)); }
 

@@ -117,7 +117,9 @@ LW_INLINE void vf_store_f16(uint16_t* p, vf a) {
 LW_INLINE void vf_store_f16_n(uint16_t* p, vf a, int64_t n) {
   lw_put_halves_n(p, vreinterpret_u16_f16(vcvt_f16_f32(a)), n);
 }
-LW_INLINE vi vi_load_u16(const uint16_t* p) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p))); }
+LW_INLINE vi vi_load_u16(const uint16_t* p) {
+  return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p)));
+}
 LW_INLINE vi vi_load_u16_n(const uint16_t* p, int64_t n) {
   return vreinterpretq_s32_u32(vmovl_u16(lw_halves_n(p, n)));
 }

@@ -102,7 +102,9 @@ LW_INLINE vf vf_scale2(vf p, vf n) {
 }
 
 LW_INLINE vf vf_load_f16(const uint16_t* p) { return lw_f16_to_f32(*p); }
-LW_INLINE vf vf_load_f16_n(const uint16_t* p, int64_t n) { return n > 0 ? lw_f16_to_f32(*p) : 0.0f; }
+LW_INLINE vf vf_load_f16_n(const uint16_t* p, int64_t n) {
+  return n > 0 ? lw_f16_to_f32(*p) : 0.0f;
+}
 LW_INLINE void vf_store_f16(uint16_t* p, vf a) { *p = lw_f32_to_f16(a); }
 LW_INLINE void vf_store_f16_n(uint16_t* p, vf a, int64_t n) {
   if (n > 0) *p = lw_f32_to_f16(a);
