@@ -19,6 +19,8 @@ from lanewise.runtime.library import Library
 from lanewise.runtime.session import Session
 from lanewise.targets.cpu import CpuTarget, cpu_target
 
+DEFAULT = Options()
+
 
 @cache
 def packers(formats: tuple[str, ...], target: CpuTarget) -> Library:
@@ -74,7 +76,7 @@ class Native:
     """A graph compiled; `run` binds roots by name and gives the outputs (and states) by name."""
 
     def __init__(
-        self, graph: Graph, values: Mapping[str, Any], options: Options = Options(),
+        self, graph: Graph, values: Mapping[str, Any], options: Options = DEFAULT,
         threads: int = 2, target: CpuTarget | None = None,
     ) -> None:
         self.graph, self.target = graph, target or cpu_target()

@@ -27,7 +27,7 @@ def root_of(b: GraphBuilder, op: OpDef, name: str, operand: str, value: Any, typ
     """A root of the kind that an operand needs, or a quantised input made in the graph."""
     if op.name == "scale" and operand == "s":
         return b.root("scalar", name, type)
-    if op.writes and operand == op.operands[0] or op.name == "attention" and operand in "kv":
+    if (op.writes and operand == op.operands[0]) or (op.name == "attention" and operand in "kv"):
         layout = "panels" if operand == "k" else "rows"
         return b.root("state", name, type, layout=layout)
     weight = operand == "w" or (operand == "table" and is_format(type.dtype))

@@ -9,7 +9,7 @@ from lanewise.kernels.layout import act_bytes, attention_scratch, product_scratc
 from lanewise.kernels.library import KernelObject
 from lanewise.plan.lower import packed_bytes
 from lanewise.quant.format import FORMATS
-from lanewise.runtime.build import build_units, kernel_unit
+from lanewise.runtime.build import Unit, build_units, kernel_unit
 from lanewise.runtime.library import Library
 from lanewise.targets.cpu import cpu_target
 from tests.native import packers
@@ -50,14 +50,10 @@ def test_attention_scratch_is_enough(kv: str) -> None:
 
 
 def test_product_scratch_is_enough() -> None:
-    """LW_SCRATCH of matmul.h, read from its text (the function there is inline)."""
-    from lanewise.runtime.build import KERNELS
-
-    text = (KERNELS / "matmul.h").read_text()
-    assert "lw_matmul_scratch" in text
-    program = '#include "matmul.h"\nextern "C" __attribute__((visibility("default"))) int64_t f() {' \
-        " return lw_matmul_scratch(8192, 256); }"
-    from lanewise.runtime.build import Unit
-
-    library = Library(build_units([Unit("size", program.encode(), (), True)], cpu_target()))
+    """The function is inline in matmul.h: a program of one line asks it."""
+    program = b"""#include "matmul.h"
+extern "C" __attribute__((visibility("default"))) int64_t f() {
+  return lw_matmul_scratch(8192, 256);
+}"""
+    library = Library(build_units([Unit("size", program, (), True)], cpu_target()))
     assert product_scratch(8192, 256) >= library.function("f", "l")()

@@ -6,8 +6,9 @@ places alone share one function.  Live rows, like every run-time number, come fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lanewise.emit.plain import plain_text
@@ -89,8 +90,6 @@ def launch_text(plan: Plan, launch: Launch, scalars: Mapping[str, int]) -> str:
 
 def _named_scalars(graph: Graph, index: int, body: Graph) -> Graph:
     """A body's scalar roots under the names that the submission knows them by."""
-    from dataclasses import replace
-
     ops = body_of(graph, index)[0]
     nodes = tuple(
         replace(n, name=graph.node(ops[int(n.name)]).name) if n.op == "scalar" else n
@@ -278,15 +277,13 @@ def sample_text(scene: Scene) -> str:
     node = scene.body.nodes[index]
     shape = scene.body.type(node.operands[0]).shape
     if node.op == "argmax":
-        rows = 1
-        for d in shape[1:-1]:
-            rows *= d
-        count = f"{scene.live} * {rows}" if len(shape) > 1 else "1"
+        lead, width = shape[:-1], shape[-1]
+        count = f"{scene.live} * {math.prod(lead[1:])}" if lead else "1"
         return "\n".join([
             HEAD, f"  const lw_range s = lw_split({count}, t, T);",
             "  for (int64_t row = s.begin; row < s.end; ++row)",
             f"    ((uint32_t*){scene.out(0)})[row] = lw_argmax((const float*)"
-            f"{scene.pointer(node.operands[0][0])} + row * {shape[-1]}, {shape[-1]});", "}",
+            f"{scene.pointer(node.operands[0][0])} + row * {width}, {width});", "}",
         ])  # fmt: skip
     f = [f"((const {'uint32_t' if k == 1 else 'float'}*){scene.pointer(r[0])})[row]"
          for k, r in enumerate(node.operands[1:])]  # fmt: skip
@@ -331,7 +328,7 @@ def attention_text(scene: Scene) -> str:
     assert index is not None
     node = body.nodes[index]
     q, k, v, table, slots, positions = (r[0] for r in node.operands)
-    rows, heads, d = node.types[0].shape
+    _, heads, d = node.types[0].shape
     pool, kv_heads, _ = body.type((k, 0)).shape
     kv, lanes = body.type((k, 0)).dtype, body.type((table, 0)).shape
     stores = kernel != "attention_piece"
@@ -394,9 +391,7 @@ def gather_text(scene: Scene) -> str:
     index = next(i for i, n in enumerate(scene.body.nodes) if n.op == "gather_rows")
     table, ids = scene.body.nodes[index].operands
     type, width = scene.body.type(table), scene.body.type(table).shape[-1]
-    per = 1
-    for x in scene.body.type(ids).shape[1:]:
-        per *= x
+    per = math.prod(scene.body.type(ids).shape[1:])
     packed = scene.body.node(table).op == "weight"
     size = value_bytes(scene.body.nodes[index].types[0]) // scene.body.nodes[index].types[0].size
     if packed:

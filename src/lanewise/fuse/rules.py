@@ -103,13 +103,16 @@ def find_product_heads(graph: Graph) -> Iterator[Group]:
 def find_product_chain(graph: Graph) -> Iterator[Group]:
     for i, node in products(graph):
         shape = node.types[0].shape
-        nodes, out = walk(
-            graph, i, lambda n, r: is_elementwise(n) and n.types[0].shape == shape
-        )
+        nodes, out = _chain(graph, i, shape)
         if graph.nodes[nodes[-1]].types[0].dtype == "f32":
             nodes, out = _and_quantize(graph, nodes, out)
         if len(nodes) > 1:
             yield Group(tuple(nodes), (out,))
+
+
+def _chain(graph: Graph, start: int, shape: tuple[int, ...]) -> tuple[list[int], Ref]:
+    """The elementwise ops of one shape that follow a node, each the only user of the last."""
+    return walk(graph, start, lambda n, r: is_elementwise(n) and n.types[0].shape == shape)
 
 
 def _and_quantize(graph: Graph, nodes: list[int], out: Ref) -> tuple[list[int], Ref]:
@@ -164,9 +167,7 @@ def find_elementwise_chain(graph: Graph) -> Iterator[Group]:
         if not is_elementwise(node):
             continue
         shape = node.types[0].shape
-        nodes, out = walk(
-            graph, i, lambda n, r, s=shape: is_elementwise(n) and n.types[0].shape == s
-        )
+        nodes, out = _chain(graph, i, shape)
         nodes, out = _and_quantize(graph, nodes, out)
         if len(nodes) > 1:
             yield Group(tuple(nodes), (out,))

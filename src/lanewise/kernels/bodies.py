@@ -65,12 +65,13 @@ def product_of(body: Graph) -> Product | str:
     found = [i for i, n in enumerate(body.nodes) if n.op in PRODUCTS]
     if not 1 <= len(found) <= 2:
         return f"{len(found)} products in one body"
-    first, node = found[0], body.nodes[found[0]]
+    node = body.nodes[found[0]]
+    x, w, bias = node.operands[0], node.operands[1], node.operands[2:]
     if any(body.node(r).op not in ROOTS for i in found for r in body.nodes[i].operands):
         return "a product of computed weights or inputs"
-    if len(found) == 2 and (len(node.operands) > 2 or body.nodes[found[1]].attrs != node.attrs):
+    if len(found) == 2 and (bias or body.nodes[found[1]].attrs != node.attrs):
         return "two products that differ"
-    xt, wt = body.type(node.operands[0]), body.type(node.operands[1])
+    xt, wt = body.type(x), body.type(w)
     rows, n = node.types[0].shape
     act = xt.dtype if node.op == "quant_linear" else str(node.attr("sums"))
     if is_format(wt.dtype) and act == "f32":
@@ -84,9 +85,9 @@ def product_of(body: Graph) -> Product | str:
     if isinstance(granule, str):
         return granule
     return Product(
-        act, wt.dtype, rows, n, wt.shape[1], node.operands[0][0], node.operands[1][0],
+        act, wt.dtype, rows, n, wt.shape[1], x[0], w[0],
         body.nodes[found[1]].operands[1][0] if len(found) == 2 else None,
-        node.operands[2][0] if len(node.operands) > 2 else None,
+        bias[0][0] if bias else None,
         tuple((i, 0) for i in found), rest, granule, picks[0] if picks else None,
     )  # fmt: skip
 
@@ -150,8 +151,9 @@ def rows_of(body: Graph) -> Rows | str:
     shape = typed.shape if lead.op in ROW_OPS else lead.types[0].shape
     if heads:
         return Rows(shape[0], math.prod(shape[1:]), 1)
-    count = math.prod(shape[:-1]) if len(shape) > 1 else 1
-    return Rows(count, shape[-1], count // shape[0] if len(shape) > 1 else 0)
+    lead_shape, width = shape[:-1], shape[-1]
+    count = math.prod(lead_shape)
+    return Rows(count, width, count // lead_shape[0] if lead_shape else 0)
 
 
 ROW_OPS: Final = (
