@@ -91,6 +91,7 @@ class FakeText:
         return b"".join(_bytes(i) for i in ids).decode("utf-8", "replace")
 
     prompt = encode
+    notes = ()
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         return [t for m in messages for t in self.encode(m["content"])]

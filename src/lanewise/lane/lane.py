@@ -29,6 +29,8 @@ class Text(Protocol):
 
     @property
     def end_tokens(self) -> frozenset[int]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
     def prompt(self, text: str) -> list[int]:
         """A plain prompt: special tokens not parsed, the checkpoint's first token added."""
         ...
@@ -45,7 +47,7 @@ class Lane:
 
     spec: the hyperparameters.  forms: name -> Form.  program: its `text` and `identity`.
     tokenizer: `encode(text, special=False)`, `decode(ids)`.  context: positions that it holds.
-    threads: that run a step.  info: what the checkpoint holds."""
+    threads: that run a step."""
 
     def __init__(
         self,
@@ -56,10 +58,9 @@ class Lane:
         forms: Mapping[str, Form],
         program: Any,
         threads: int,
-        info: Any = None,
         close: Callable[[], object] = lambda: None,
     ) -> None:
-        self.spec, self.program, self.threads, self.info = spec, program, threads, info
+        self.spec, self.program, self.threads = spec, program, threads
         self.forms: Mapping[str, Form] = MappingProxyType(dict(forms))
         self._runner, self._text, self._close = runner, text, close
         self._open = True
@@ -67,6 +68,11 @@ class Lane:
     @property
     def tokenizer(self) -> Any:
         return self._text.tokenizer
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be supposed of the checkpoint's text side, for people; builds it."""
+        return self._text.notes
 
     @property
     def context(self) -> int:

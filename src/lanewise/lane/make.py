@@ -137,6 +137,7 @@ def check_knobs(
     held = settings.get("hold") if hold is None else hold
     held = (held,) if isinstance(held, str) else tuple(held)
     collect(errors)
+    assert chunk is not None
     return Knobs(room, chunk, chosen, cached, many, held)
 
 

@@ -41,6 +41,21 @@ class Words:
             return self._tokenizer
 
     @property
+    def template(self) -> Any:
+        """`text.template.ChatTemplate`."""
+        tokenizer = self.tokenizer
+        with self._lock:
+            if self._template is None:
+                from lanewise.text.template import ChatTemplate
+
+                self._template = ChatTemplate.from_metadata(self._metadata, tokenizer)
+            return self._template
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.tokenizer.notes, *self.template.notes)
+
+    @property
     def end_tokens(self) -> frozenset[int]:
         return frozenset(self.tokenizer.eog)
 
@@ -49,13 +64,7 @@ class Words:
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The ids of a conversation by the checkpoint's template; TextError "text.*"."""
-        tokenizer = self.tokenizer
-        with self._lock:
-            if self._template is None:
-                from lanewise.text.template import ChatTemplate
-
-                self._template = ChatTemplate.from_metadata(self._metadata, tokenizer)
-        return self._template.encode(tokenizer, messages)
+        return self.template.encode(self.tokenizer, messages)
 
     def stream(self, *, continued: bool) -> TextStream:
         """The text of tokens as they come; `continued`: they go on from other text."""
