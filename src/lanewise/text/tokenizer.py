@@ -58,7 +58,7 @@ class Tokenizer:
         words = vocabulary.read(meta)
         if words.model == "gpt2":
             notes = words.notes
-            if words.pre is None:
+            if not words.pre:
                 notes += ("tokenizer.ggml.pre is missing: words are cut by the rule 'default'",)
             rule = pretokenizers.find(words.pre or "default")
             add_bos = rule.add_bos if words.add_bos is None else words.add_bos

@@ -159,6 +159,10 @@ def _strings(meta: Mapping[str, Any], key: str) -> list[str]:
     if isinstance(value, (str, bytes, Mapping)) or other:
         kind = other.pop() if other else type(value)
         raise refuse(_PREFIX + key, f"not an array of strings: it holds {kind.__name__}")
+    try:
+        "".join(strings).encode()
+    except UnicodeEncodeError:
+        raise refuse(_PREFIX + key, "a string is not valid UTF-8") from None
     return strings
 
 
