@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import lanewise as lw
-from lanewise.errors import UsageError
+from lanewise.errors import RunError, UsageError
 from lanewise.lane import Lane
 from tests.models.support import GOLDEN
 
@@ -151,6 +152,33 @@ def test_progress_tells_every_stage() -> None:
     assert [s for i, s in enumerate(told) if i == 0 or told[i - 1] != s] == [
         "resolve", "read", "compile", "load", "prompt",
     ]
+
+
+def test_too_little_memory_is_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lanewise.runtime.memory.available", lambda: 20_000)
+    told: list[str] = []
+    with pytest.raises(RunError) as e:
+        lw.compile(
+            GOLDEN / "llama_tied.q8_0.gguf", progress=lambda stage, *rest: told.append(stage)
+        )
+    assert e.value.code == "run.memory" and "128 positions" in str(e.value)
+    assert set(told) == {"resolve", "read"}
+
+
+def test_threads_may_share_a_lane(lane: Lane) -> None:
+    lane.chunk = 4
+    prompts = [IDS[i : i + 9] for i in range(4)]
+
+    def run(prompt: list[int]) -> list[int]:
+        g = lane.generate(prompt, max_tokens=8, temperature=0)
+        g.read()
+        return g.ids
+
+    alone = [run(p) for p in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, prompts)) == alone
 
 
 def test_inspect() -> None:

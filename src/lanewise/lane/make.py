@@ -279,9 +279,23 @@ class _Opening:
         table = aligned(self.spec.rope.table(self.pool))
         return loaded, {**loaded, "rope": table}
 
+    def _require_memory(self) -> None:
+        """RunError "run.memory" before anything is compiled or loaded, with the numbers."""
+        from lanewise.runtime.memory import mib, require
+
+        used = [self.checkpoint.tensors[name].nbytes for name, _ in self.spec.formats]
+        weights = 0 if settings.get("weights_in") == "map" else sum(used) * 103 // 100
+        cached = self.spec.kv_bytes(self.context, self.knobs.kv)
+        require(
+            weights + cached,
+            f"the model with {self.context} positions (weights {mib(weights)}, {self.knobs.kv} keys"
+            f" and values {mib(cached)})",
+        )
+
     def lane(self) -> Lane:
         from lanewise.runtime.session import Session
 
+        self._require_memory()
         program, forms = self._forms(self.cuts)
         library = self._library(program)  # before the weights: a refusal comes sooner
         loaded, constants = self._constants(program)
