@@ -71,8 +71,9 @@ class Bench:
     def __init__(self, lib: ctypes.CDLL, isa: str, fmt: str, act: str, n: int, k: int) -> None:
         self.lib, self.n, self.k = lib, n, k
         self.kernels = native.Kernels(isa, fmt)
-        part = native.library(isa, ("product.cpp", (f"LW_FORMAT={fmt}", f"LW_ACT={act}")))
-        self.function = ctypes.cast(getattr(part, f"lw_matmul_{fmt}_{act}"), ctypes.c_void_p)
+        self.function = ctypes.cast(
+            getattr(self.kernels.lib, f"lw_matmul_{fmt}_{act}"), ctypes.c_void_p
+        )
         rng = np.random.default_rng(0)
         packed = self.kernels.pack(raw_matrix(fmt, n, k, rng), n, k)
         self.bytes = len(packed)

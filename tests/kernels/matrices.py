@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from lanewise.kernels.recipes import Weights
 
-TYPES = {f: gguf.GGMLQuantizationType[f.upper()] for f in (
-    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")}  # fmt: skip
+FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+TYPES = {f: gguf.GGMLQuantizationType[f.upper()] for f in FORMATS}
 SCALES = {"q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2),
           "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}  # fmt: skip
 """Byte offsets of the f16 fields of a block."""
@@ -59,26 +59,27 @@ def taken_apart(fmt: str, raw: npt.NDArray[np.uint8]) -> Weights:
             copy[:, :, at : at + len(value)] = value
         return decoded(fmt, copy.reshape(n, -1)).reshape(n, k)
 
-    if per == 32:
-        codes = decode({SCALES[fmt][0]: one, **({2: zero} if len(fields) == 2 else {})})
-        minimums = fields[1] if len(fields) == 2 else None
-        return Weights(codes.astype(np.int32), fields[0], minimums)
-    if fmt == "q6_k":
-        codes = decode({208: one, 192: np.ones(16, np.uint8)})
-        small = blocks[:, :, 192:208].view(np.int8).astype(np.float32)
-        scales = (fields[0][:, :, None] * small).reshape(n, -1)
-        return Weights(codes.astype(np.int32), scales, None)
-    # 6-bit scales: set every code to 1 (q5_k: high bits 0), read d * sc; then codes 0, read mins.
-    qs = size - 128
-    clear = {16: np.zeros(32, np.uint8)} if fmt == "q5_k" else {}
-    ones = {**clear, qs: np.full(128, 0x11, np.uint8)}
-    zeros = {**clear, qs: np.zeros(128, np.uint8)}
-    sc = decode({0: one, 2: zero, **ones}).reshape(n, -1, 8, 32)[..., 0]
-    m = -decode({0: one, 2: one, **zeros}).reshape(n, -1, 8, 32)[..., 0]
-    flat = np.zeros(12, np.uint8)
-    flat[:4] = flat[8:] = 1  # every 6-bit scale is 1
-    codes = decode({0: one, 2: zero, 4: flat})
-    return Weights(
-        codes.astype(np.int32), (fields[0][:, :, None] * sc).reshape(n, -1),
-        -(fields[1][:, :, None] * m).reshape(n, -1),
-    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        if per == 32:
+            codes = decode({SCALES[fmt][0]: one, **({2: zero} if len(fields) == 2 else {})})
+            minimums = fields[1] if len(fields) == 2 else None
+            return Weights(codes.astype(np.int32), fields[0], minimums)
+        if fmt == "q6_k":
+            codes = decode({208: one, 192: np.ones(16, np.uint8)})
+            small = blocks[:, :, 192:208].view(np.int8).astype(np.float32)
+            scales = (fields[0][:, :, None] * small).reshape(n, -1)
+            return Weights(codes.astype(np.int32), scales, None)
+        # With every code 1 (q5_k: high bits 0) the decoder gives d * sc; with 0, the minimums.
+        qs = size - 128
+        clear = {16: np.zeros(32, np.uint8)} if fmt == "q5_k" else {}
+        ones = {**clear, qs: np.full(128, 0x11, np.uint8)}
+        zeros = {**clear, qs: np.zeros(128, np.uint8)}
+        sc = decode({0: one, 2: zero, **ones}).reshape(n, -1, 8, 32)[..., 0]
+        m = -decode({0: one, 2: one, **zeros}).reshape(n, -1, 8, 32)[..., 0]
+        flat = np.zeros(12, np.uint8)
+        flat[:4] = flat[8:] = 1  # every 6-bit scale is 1
+        codes = decode({0: one, 2: zero, 4: flat})
+        return Weights(
+            codes.astype(np.int32), (fields[0][:, :, None] * sc).reshape(n, -1),
+            -(fields[1][:, :, None] * m).reshape(n, -1),
+        )  # fmt: skip

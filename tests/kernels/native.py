@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import subprocess
@@ -23,10 +24,10 @@ import numpy.typing as npt
 import lanewise.kernels
 
 CPU = Path(lanewise.kernels.__file__).parent / "cpu"
-FLAGS = (
-    "-O2 -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -std=c++17 -fPIC"
-    " -fno-stack-protector -fvisibility=hidden -Wall -Wextra -Werror"
-).split()
+FLAGS = [
+    "-O2", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti", "-std=c++17",
+    "-fPIC", "-fno-stack-protector", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
+]  # fmt: skip
 TARGETS = {
     "avx512": ["-mcpu=x86_64_v4+avx512vnni"],
     "avx2": ["-mcpu=x86_64_v3"],
@@ -85,28 +86,43 @@ def zig(*arguments: str) -> None:
     assert done.returncode == 0, " ".join(command) + "\n" + done.stderr
 
 
-def compiled(source: str, target: tuple[str, ...], defines: tuple[str, ...]) -> Path:
-    """The object of one source of ``kernels/cpu``."""
-    flags = [*target, *FLAGS, *(f"-D{d}" for d in defines)]
+def compiled(source: str, target: tuple[str, ...]) -> Path:
+    """The object of one source file."""
+    flags = [*target, *FLAGS, f"-I{CPU}"]
     key = hashlib.sha256(f"{_sources()} {source} {flags}".encode()).hexdigest()[:24]
     path = cache_dir() / f"{key}.o"
     if not path.exists():
-        part = path.with_suffix(f".{os.getpid()}.{hash(defines) & 0xFFFF}.o")
-        zig(*flags, "-c", str(CPU / source), "-o", str(part))
+        part = path.with_suffix(f".{os.getpid()}.o")
+        zig(*flags, "-c", source, "-o", str(part))
         part.replace(path)
     return path
 
 
-def objects(isa: str, units: tuple[tuple[str, tuple[str, ...]], ...]) -> list[Path]:
+def bundle(fmt: str) -> str:
+    """One unit with everything of a format: cheaper than four."""
+    lines = [f"#define LW_FORMAT {fmt}", "#define LW_PACK", '#include "product.cpp"',
+             "#undef LW_PACK"]  # fmt: skip
+    for f, act in PAIRS:
+        if f == fmt:
+            lines += [f"#define LW_ACT {act}", '#include "product.cpp"', "#undef LW_ACT"]
+    path = cache_dir() / f"bundle_{fmt}.cpp"
+    text = "\n".join(lines) + "\n"
+    if not path.exists() or path.read_text() != text:
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(text)
+        part.replace(path)
+    return str(path)
+
+
+def objects(target: tuple[str, ...], sources: tuple[str, ...]) -> list[Path]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        target = tuple(TARGETS[isa])
-        return list(pool.map(lambda u: compiled(u[0], target, u[1]), units))
+        return list(pool.map(lambda s: compiled(s, target), sources))
 
 
 @functools.cache
-def library(isa: str, *units: tuple[str, tuple[str, ...]]) -> ctypes.CDLL:
-    """A shared library of the objects of `units` (source, defines)."""
-    parts = objects(isa, units)
+def library(isa: str, fmt: str) -> ctypes.CDLL:
+    """A shared library of the packers, products and quantisers of a format."""
+    parts = objects(tuple(TARGETS[isa]), (bundle(fmt), str(CPU / "activations.cpp")))
     key = hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()[:24]
     path = cache_dir() / f"{key}.so"
     if not path.exists():
@@ -152,9 +168,7 @@ class Kernels:
     lib: ctypes.CDLL = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lib = library(
-            self.isa, ("product.cpp", (f"LW_FORMAT={self.fmt}", "LW_PACK")), ("activations.cpp", ())
-        )
+        self.lib = library(self.isa, self.fmt)
 
     def packed_bytes(self, n: int, k: int) -> int:
         call = getattr(self.lib, f"lw_packed_bytes_{self.fmt}")
@@ -207,7 +221,6 @@ class Kernels:
         cuts: tuple[int, ...] = (),
     ) -> npt.NDArray[np.float32]:
         """[M, n] (or [M, 2, n] with packed1); `cuts`: columns where one thread's share ends."""
-        lib = library(self.isa, ("product.cpp", (f"LW_FORMAT={self.fmt}", f"LW_ACT={act}")))
         m, k = x.shape
         halves = 2 if packed1 is not None else 1
         out = np.full((m, halves, n), np.nan, np.float32)
@@ -227,12 +240,12 @@ class Kernels:
         scratch = aligned(SCRATCH)
         callback = EPILOGUE(epilogue)
         edges = (0, *cuts, n)
-        for a, b in zip(edges, edges[1:], strict=False):
+        for a, b in itertools.pairwise(edges):
             call = Matmul(
                 packed.ctypes.data, packed1.ctypes.data if packed1 is not None else None,
                 rows.ctypes.data, stride, k, n, m, a, b, granule,
                 ctypes.cast(callback, ctypes.c_void_p), None, scratch.ctypes.data,
             )  # fmt: skip
-            getattr(lib, f"lw_matmul_{self.fmt}_{act}")(ctypes.byref(call))
+            getattr(self.lib, f"lw_matmul_{self.fmt}_{act}")(ctypes.byref(call))
         assert (seen == 1).all(), "every output reaches the epilogue once"
         return out if packed1 is not None else out[:, 0]

@@ -99,7 +99,7 @@ class Weights:
 
     def decode(self) -> F32:
         """[N, K]: code * scale (+ minimum), each rounded to f32."""
-        n, k = self.codes.shape
+        k = self.codes.shape[1]
         sub = k // self.scales.shape[1]
         with np.errstate(all="ignore"):
             w = self.codes.astype(np.float32) * np.repeat(self.scales, sub, axis=1)

@@ -1,6 +1,6 @@
 // One object per (format, activation): -DLW_FORMAT=q4_1 -DLW_ACT=int8x2 defines exactly
 // lw_matmul_q4_1_int8x2; -DLW_FORMAT=q4_1 -DLW_PACK defines lw_packed_bytes_, lw_pack_ and
-// lw_gather_q4_1.
+// lw_gather_q4_1.  (May be included several times by one unit, each time with other definitions.)
 #define LW_JOIN_(a, b) a##b
 #define LW_JOIN(a, b) LW_JOIN_(a, b)
 #define LW_THIS LW_JOIN(lw_format_, LW_FORMAT)
@@ -30,10 +30,9 @@ LW_API void LW_JOIN(lw_gather_, LW_FORMAT)(const void* packed, int64_t n, int64_
 #define LW_OP_int8(F) LwQuantOp<F, 1>
 #define LW_OP_f32(F) LwFloatOp<F>
 #define LW_OP_f64(F) LwDoubleOp<F>
-typedef LW_JOIN(LW_OP_, LW_ACT)(LW_THIS) LwThisOp;
 
 LW_API void LW_JOIN(lw_matmul_, LW_JOIN(LW_FORMAT, LW_JOIN(_, LW_ACT)))(const LwMatmul* m) {
-  lw_run<LwThisOp>(m);
+  lw_run<LW_JOIN(LW_OP_, LW_ACT)(LW_THIS)>(m);
 }
 
 #endif
