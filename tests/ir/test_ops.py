@@ -97,6 +97,22 @@ def test_other_types_never_crash(op: OpDef) -> None:
             assert error.code.startswith("graph.")
 
 
+@pytest.mark.parametrize("op", [o for o in COMPUTED if o.attrs], ids=lambda o: o.name)
+def test_other_attributes_never_crash(op: OpDef) -> None:
+    wild = (
+        0, -1, 1, 7, 10**400, 1.5, float("nan"), float("inf"), -float("inf"), True, "", "f32", (),
+        (0,), (1, 2), (-1, 5, 3), (1.5,), ("a",), [2, 3], None,
+    )  # fmt: skip
+    sample = samples(op)[0]
+    types = tuple(map(value_type, sample.args))
+    for name in op.attrs:
+        for value in wild:
+            try:
+                apply(op.name, types, {**sample.attrs, name: value})
+            except GraphError as error:
+                assert error.code.startswith("graph.")
+
+
 @pytest.mark.parametrize("op", list(ops().values()), ids=list(ops()))
 def test_rows_are_complete(op: OpDef) -> None:
     assert op.form in FORMS and op.doc

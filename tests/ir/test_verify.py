@@ -91,6 +91,12 @@ def test_planted_faults_of_roots() -> None:
     assert codes(node(g, 2, attrs=(("live", "nobody"),)))[0] == "graph.live"
 
 
+def test_values_are_of_a_size_that_can_be() -> None:
+    text = 'graph g\n%x: f32[1] = input "x"\n%y = broadcast %x (shape=[2147483648,2147483648])'
+    assert codes(parse_graph(text)) == ["graph.shape"]
+    assert codes(parse_graph(text.replace("2147483648", "1048576"))) == []
+
+
 def test_every_fault_is_reported_at_once_with_its_place() -> None:
     g = parse_graph(LAYER, source="layer.txt")
     g = node(node(g, 22, attrs=(("eps", 0.0),)), 39, operands=((39, 0), (39, 0)))
@@ -187,3 +193,29 @@ def test_versions_through_bodies() -> None:
     assert codes(parse_graph(STATES + one + "%a = neg %k1")) == ["graph.stale_state"]
     assert codes(parse_graph(STATES + one + "%a = neg %f1")) == []
     assert codes(parse_graph(STATES + call.format(0))) == ["graph.stale_state"]
+
+
+def test_a_body_may_give_a_window_of_what_it_wrote() -> None:
+    text = """graph g
+    %p: u32[1,1] = input "p"
+    %s: u32[2] = input "s"
+    %x: f32[2,1,4] = input "x"
+    %k: f32[64,1,4] = state "k"
+    %f, %w = fused %k %x %p %s (rule="r") {
+      graph body
+      %k: f32[64,1,4] = state "0"
+      %x: f32[2,1,4] = input "1"
+      %p: u32[1,1] = input "2"
+      %s: u32[2] = input "3"
+      %a = kv_write %k %x %p %s %s
+      %b = kv_write %a %x %p %s %s
+      %l = layer %b (index=7)
+      output "0" %l
+      output "1" %b
+    }
+    """
+    graph = parse_graph(text + "%a = neg %f")
+    assert codes(graph) == []
+    assert [graph.states[(4, k)].version for k in range(2)] == [2, 2]
+    assert graph.states[(4, 0)].window == (7,)
+    assert codes(parse_graph(text + "%n = kv_write %w %x %p %s %s\n%a = neg %f")) != []

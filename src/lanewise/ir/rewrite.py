@@ -168,6 +168,7 @@ def _emit(
 ) -> Graph:
     nodes: list[Node] = []
     refs: dict[Ref, Ref] = {}
+    bodies: dict[Graph, Graph] = {}  # equal ones are one: what is known of it is found once
     for u in order:
         if u >= 0:
             node = graph.nodes[u]
@@ -176,6 +177,7 @@ def _emit(
         else:
             rule, members, results = groups[~u]
             operands, body = extract_body(graph, members, results)
+            body = bodies.setdefault(body, body)
             types = tuple(map(graph.type, results))
             site = graph.nodes[members[-1]].site
             node = Node("fused", (), (("rule", rule),), types, "", body, site)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeVar
 
 from lanewise.ir.graph import Graph, Node, Ref
 from lanewise.ir.opdef import opdef
@@ -81,12 +82,6 @@ def body_touches(body: Graph) -> tuple[tuple[int, Window], ...]:
     return tuple(found)
 
 
-def body_value(body: Graph, output: int) -> tuple[int, Window] | None:
-    """(operand, window) of a body's output that is a value of a state."""
-    value = body.states.get(body.outputs[output][1])
-    return None if value is None else (int(body.nodes[value.root].name), value.window)
-
-
 def state_values(graph: Graph) -> Mapping[Ref, StateValue]:
     """Every value of a state in the graph.  A body's roots count as roots."""
     values: dict[Ref, StateValue] = {}
@@ -108,18 +103,26 @@ def _made(
     index: int, node: Node, values: Mapping[Ref, StateValue], count: dict[int, int]
 ) -> Iterator[tuple[Ref, StateValue]]:
     """The state values among a node's results; counts its writes."""
-    for k in range(len(node.types)) if node.body is not None else ():
-        inner = body_value(node.body, k) if node.body is not None else None
-        parent = None if inner is None else values.get(node.operands[inner[0]])
-        if inner is not None and parent is not None:
-            yield (index, k), StateValue(parent.root, parent.window + inner[1], parent.version)
+    numbers: dict[tuple[int, int], int] = {}  # (operand, its n-th write here) -> number of all
+    nth: dict[int, int] = {}
     for w in node_writes(node):
         parent = values.get(node.operands[w.operand])
         if parent is None:  # a write to what is no state: the verifier refuses it
             continue
         count[parent.root] = version = count.get(parent.root, 0) + 1
+        nth[w.operand] = nth.get(w.operand, 0) + 1
+        numbers[(w.operand, nth[w.operand])] = version
         if w.result is not None:
             yield (index, w.result), StateValue(parent.root, parent.window + w.window, version)
+    for k, (_, ref) in enumerate(node.body.outputs if node.body is not None else ()):
+        inner = node.body.states.get(ref) if node.body is not None else None
+        if inner is None or node.body is None:
+            continue
+        operand = int(node.body.nodes[inner.root].name)
+        parent = values.get(node.operands[operand])
+        if parent is not None:
+            version = numbers[(operand, inner.version)] if inner.version else parent.version
+            yield (index, k), StateValue(parent.root, parent.window + inner.window, version)
 
 
 def before_writes(graph: Graph) -> Iterator[tuple[int, int]]:
@@ -135,16 +138,20 @@ def before_writes(graph: Graph) -> Iterator[tuple[int, int]]:
         for w in node_writes(node):
             value = graph.states.get(node.operands[w.operand])
             if value is not None:
-                for reader in _touching(touched.get(value.root, {}), value.window + w.window):
+                for reader in overlapping(touched.get(value.root, {}), value.window + w.window):
                     yield reader, i
         for root, window in mine:
             touched.setdefault(root, {}).setdefault(window, []).append(i)
 
 
-def _touching(touched: Mapping[Window, list[int]], window: Window) -> Iterator[int]:
+T = TypeVar("T")
+
+
+def overlapping(table: Mapping[Window, list[T]], window: Window) -> Iterator[T]:
+    """Entries of the windows that overlap one: a few look-ups unless deeper windows exist."""
     for n in range(len(window) + 1):
-        yield from touched.get(window[:n], ())
-    if any(len(other) > len(window) for other in touched):
-        for other, readers in touched.items():
+        yield from table.get(window[:n], ())
+    if any(len(other) > len(window) for other in table):
+        for other, entries in table.items():
             if len(other) > len(window) and overlap(other, window):
-                yield from readers
+                yield from entries

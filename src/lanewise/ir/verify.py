@@ -15,10 +15,13 @@ from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.live import row_operands
 from lanewise.ir.opdef import apply, complete_attrs, opdef
 from lanewise.ir.ops.rules import BLOCKS, RECIPES, SCALARS
-from lanewise.ir.states import StateValue, Window, node_touches, node_writes, overlap
+from lanewise.ir.states import StateValue, Window, node_touches, node_writes, overlapping
 from lanewise.ir.text import value_names
 
+# root -> window -> (number of the write, its node)
+_Written = dict[int, dict[Window, list[tuple[int, int]]]]
 MAX_DEPTH = 32
+MAX_SIZE = 2**40  # elements of one value
 _DTYPES = frozenset((*SCALARS, *RECIPES, *BLOCKS))
 
 
@@ -44,28 +47,29 @@ def _faults(graph: Graph, depth: int) -> Iterator[LanewiseError]:
         yield from _states(graph)
 
 
-def _place(graph: Graph, index: int, names: dict[Ref, str]) -> str:
+def _place(graph: Graph, index: int) -> str:
     node = graph.nodes[index]
-    shown = f"{graph.name}: {names.get((index, 0), f'node {index}')} = {node.op}"
+    name = value_names(graph).get((index, 0), f"node {index}")
+    shown = f"{graph.name}: {name} = {node.op}"
     return f"{node.site}: {shown}" if node.site else shown
 
 
 def _form(graph: Graph, depth: int) -> Iterator[LanewiseError]:
     """Names, operands, types, bodies: node by node."""
-    names = value_names(graph)
     roots: set[str] = set()
     for i, node in enumerate(graph.nodes):
-        place = _place(graph, i, names)
         for error in _node(graph, i, node, depth):
             if isinstance(error, GraphError) and not error.place:
+                place = _place(graph, i)
                 yield GraphError(error.code, error.message, place=place, remedy=error.remedy)
             else:
                 yield error
         if node.op in ROOTS:
             if node.name in roots:
                 yield GraphError(
-                    "graph.duplicate_name", f"two roots are named {node.name!r}", place=place
-                )
+                    "graph.duplicate_name", f"two roots are named {node.name!r}",
+                    place=_place(graph, i),
+                )  # fmt: skip
             roots.add(node.name)
     seen: set[str] = set()
     for name, ref in graph.outputs:
@@ -84,6 +88,9 @@ def _node(graph: Graph, index: int, node: Node, depth: int) -> Iterator[Lanewise
     missing = [r for r in node.operands if not _exists(graph, r, index)]
     for r in missing:
         yield GraphError("graph.undefined", f"operand {r} is not made before it is used")
+    for type in node.types:
+        if type.size > MAX_SIZE:
+            yield GraphError("graph.shape", f"{type} has more than 2^40 elements")
     if len(dict(node.attrs)) < len(node.attrs):
         yield GraphError("graph.attribute", "an attribute is given twice")
     try:
@@ -137,12 +144,12 @@ def _body(
     node: Node, body: Graph, types: tuple[Type, ...], depth: int
 ) -> Iterator[LanewiseError]:
     rule = node.attr("rule")
-    before = 0
-    for error in _faults(body, depth + 1):
-        before += 1
-        yield error
-    if before:
-        return
+    if "verified_body" not in body.__dict__:
+        faults = list(_faults(body, depth + 1))
+        yield from faults
+        if faults:
+            return
+        body.__dict__["verified_body"] = True
     roots = {root.name: root for _, root in body.roots()}
     if set(roots) != {str(k) for k in range(len(types))}:
         yield GraphError("graph.body", f"{rule}: roots {sorted(roots)}, {len(types)} operands")
@@ -160,7 +167,6 @@ def _body(
 
 
 def _live(graph: Graph, depth: int) -> Iterator[GraphError]:
-    names = value_names(graph)
     scalars = {n.name for _, n in graph.roots("scalar") if n.types[0].dtype == "u32"}
     for i, node in enumerate(graph.nodes):
         if node.op in ROOTS:
@@ -168,7 +174,7 @@ def _live(graph: Graph, depth: int) -> Iterator[GraphError]:
             if live and depth == 0 and live not in scalars:
                 yield GraphError(
                     "graph.live", f"{node.name!r} is live={live!r}: no u32 scalar of that name",
-                    place=_place(graph, i, names), remedy="declare the scalar",
+                    place=_place(graph, i), remedy="declare the scalar",
                 )  # fmt: skip
         elif node.body is None:
             types = tuple(map(graph.type, node.operands))
@@ -177,42 +183,45 @@ def _live(graph: Graph, depth: int) -> Iterator[GraphError]:
             if len(counts) > 1:
                 yield GraphError(
                     "graph.live", f"rows counted by {' and '.join(sorted(counts))} meet",
-                    place=_place(graph, i, names), remedy="bring them together by `gather_rows`",
+                    place=_place(graph, i), remedy="bring them together by `gather_rows`",
                 )  # fmt: skip
 
 
 def _states(graph: Graph) -> Iterator[GraphError]:
     """Writes go to states; nothing stale is touched, by a node or as an output."""
-    names = value_names(graph)
-    written: dict[int, list[tuple[Window, int]]] = {}  # root -> (window, node), in order
+    if not graph.states and not any(node_writes(n) for n in graph.nodes):
+        return
+    written: _Written = {}
+    count: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
-        place = _place(graph, i, names)
         writes = list(node_writes(node))
         wanted = {w.operand for w in writes} | set(range(node.op == "layer"))
         for k in sorted(wanted):
             if node.operands[k] not in graph.states:
                 yield GraphError(
-                    "graph.state", f"operand {k} is {names[node.operands[k]]}, no state",
-                    place=place, remedy="declare a `state` root",
+                    "graph.state",
+                    f"operand {k} is {value_names(graph)[node.operands[k]]}, no state",
+                    place=_place(graph, i), remedy="declare a `state` root",
                 )  # fmt: skip
         if node.body is not None:
-            yield from _body_states(graph, node, place)
+            yield from _body_states(graph, i, node)
         for k, window in node_touches(node):
             value = graph.states.get(node.operands[k])
             if value is not None:
-                shown = names[node.operands[k]]
-                yield from _stale(graph, shown, value, window, written, place)
+                yield from _stale(graph, node.operands[k], value, window, written, i)
         for w in writes:
             value = graph.states.get(node.operands[w.operand])
             if value is not None:
-                written.setdefault(value.root, []).append((value.window + w.window, i))
+                count[value.root] = number = count.get(value.root, 0) + 1
+                windows = written.setdefault(value.root, {})
+                windows.setdefault(value.window + w.window, []).append((number, i))
     for name, ref in graph.outputs:
         value = graph.states.get(ref)
         if value is not None:
-            yield from _stale(graph, names[ref], value, (), written, f"output {name!r}")
+            yield from _stale(graph, ref, value, (), written, name)
 
 
-def _body_states(graph: Graph, node: Node, place: str) -> Iterator[GraphError]:
+def _body_states(graph: Graph, index: int, node: Node) -> Iterator[GraphError]:
     """A state goes into a body as a state, and nothing else does."""
     assert node.body is not None
     for _, root in node.body.roots():
@@ -220,24 +229,26 @@ def _body_states(graph: Graph, node: Node, place: str) -> Iterator[GraphError]:
         if (root.op == "state") != (ref in graph.states):
             yield GraphError(
                 "graph.state", f"operand {root.name} is {graph.node(ref).op}, its root {root.op}",
-                place=place,
+                place=_place(graph, index),
             )  # fmt: skip
 
 
 def _stale(
-    graph: Graph, shown: str, value: StateValue, window: Window,
-    written: dict[int, list[tuple[Window, int]]], place: str,
+    graph: Graph, ref: Ref, value: StateValue, window: Window, written: _Written,
+    user: int | str,
 ) -> Iterator[GraphError]:  # fmt: skip
     window = value.window + window
-    since = [w for w in written.get(value.root, ())[value.version :] if overlap(w[0], window)]
+    after = overlapping(written.get(value.root, {}), window)
+    since = sorted(w for w in after if w[0] > value.version)
     if since:
-        name = graph.nodes[value.root].name
+        name, shown = graph.nodes[value.root].name, value_names(graph)[ref]
+        place = _place(graph, user) if isinstance(user, int) else f"output {user!r}"
         part = f" window {list(window)}" if window else ""
         times = "write" if len(since) == 1 else "writes"
         yield GraphError(
             "graph.stale_state",
             f"{shown} is version {value.version} of state {name!r}{part}, {len(since)} {times} "
-            f"behind: {graph.nodes[since[-1][1]].op} at node {since[-1][1]} gave the latest",
+            f"behind: {_place(graph, since[-1][1])} gave the latest",
             place=place, remedy="read what the latest write returned",
         )  # fmt: skip
 

@@ -162,7 +162,7 @@ def _attend(q: Array, k: Array, v: Array, seen: Array, attrs: Attrs) -> Array:
     number: Array = np.isfinite(v)
     out = np.einsum("nkgt,tkd->nkgd", weights, np.where(number, v, 0), optimize=True)
     # an unseen position adds nothing, whatever its bytes hold: 0 times infinity is no term
-    wild: Array = ~number.all((1, 2))
+    wild: Array = ~np.all(number, axis=(1, 2))
     for r in np.flatnonzero((seen & wild).any(1)):
         at = seen[r]
         out[r] = np.einsum("kgt,tkd->kgd", weights[r][..., at], v[at])

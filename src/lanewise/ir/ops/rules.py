@@ -92,7 +92,7 @@ def number(
     value = attrs[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         fail("attribute", op, name, f"is {value!r}; it must be a number")
-    if not abs(value) < float("inf"):
+    if not abs(value) <= 1.7976931348623157e308:  # an integer may be beyond any float
         fail("attribute", op, name, f"is {value}; it must be finite")
     if above is not None and not value > above:
         fail("attribute", op, name, f"is {value}; it must be > {above}")
