@@ -1,21 +1,22 @@
-"""Byte-level byte-pair encoding ("gpt2"), by the `tokenizers` library over our own tables.
+"""Byte-level byte-pair encoding ("gpt2"): words cut by the `tokenizers` library, merged by us.
 
-Laws: the library gets the checkpoint's tokens and merges, nothing of its own conversion; a byte
-that the vocabulary cannot say is refused, not dropped; long texts go through in parts cut where
-every rule of `pretokenizers` cuts (a blank after an ASCII letter), so memory stays bounded.
+Laws: the library gets patterns only, nothing of its own conversion; a byte that the vocabulary
+cannot say is refused, not dropped; long texts are cut in parts where every rule of
+`pretokenizers` cuts (a blank after an ASCII letter), so memory stays bounded.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lanewise.errors import TextError
+from lanewise.text.merge import Words, merge, too_long, unencodable
 from lanewise.text.pretokenizers import PreTokenizer
 from lanewise.text.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, refuse
 
-_PART = 1 << 16  # characters, about, of one call of the library (it takes 0.6 KB a character)
+_PART = 1 << 16  # characters, about, of one call of the library
 _LONGEST = 1 << 22  # characters of a part that cannot be cut
 _CUT = re.compile(r"(?<=[A-Za-z])[ \n]")
 _Result = TypeVar("_Result")
@@ -33,6 +34,7 @@ def _alphabet() -> list[str]:
 
 ALPHABET = _alphabet()
 _BYTES = {character: byte for byte, character in enumerate(ALPHABET)}
+_CHARACTERS = dict(enumerate(ALPHABET))  # for str.translate
 
 
 def library(call: Callable[[], _Result], code: str, place: str) -> _Result:
@@ -55,15 +57,16 @@ class ByteLevel:
     """
 
     def __init__(self, vocabulary: Vocabulary, rule: PreTokenizer) -> None:
-        from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+        from tokenizers import Regex, normalizers, pre_tokenizers
 
         self._vocabulary = vocabulary
         self._nfc = normalizers.NFC() if rule.nfc else None
-        model = _model(vocabulary, rule)
-        cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
-        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        self._tokenizer = Tokenizer(model)
-        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_bytes])
+        self._ranks = _ranks(vocabulary)
+        self._whole_words = rule.whole_words
+        self._cutter = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+        )
+        self._words = Words(self._work)
         missing = [byte for byte in range(256) if ALPHABET[byte] not in vocabulary.ids]
         self._missing = re.compile(b"[%s]" % re.escape(bytes(missing))) if missing else None
 
@@ -83,11 +86,25 @@ class ByteLevel:
             raise unencodable(text, len(text.encode()[: found.start()].decode("utf-8", "ignore")))
         ids: list[int] = []
         for part in parts(text):
-            ids += library(
-                lambda part=part: self._tokenizer.encode(part, add_special_tokens=False),
-                "text.encode", "text",
-            ).ids  # fmt: skip
+            cut = library(
+                lambda part=part: self._cutter.pre_tokenize_str(part), "text.encode", "text"
+            )
+            for word, _ in cut:
+                ids += self._words.ids(word)
         return ids
+
+    def _work(self, word: str) -> list[int]:
+        ids, kinds = self._vocabulary.ids, self._vocabulary.kinds
+        text = word.encode().decode("latin-1").translate(_CHARACTERS)
+        whole = ids.get(text) if self._whole_words else None
+        if whole is not None and kinds[whole] not in (CONTROL, UNKNOWN):
+            return [whole]
+        pieces = merge(text, self._ranks, " ")
+        try:
+            return [ids[piece] for piece in pieces]
+        except KeyError as error:
+            message = f"a merge makes {error.args[0][:60]!r}, which is no token"
+            raise refuse("tokenizer.ggml.merges", message) from None
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for; those of its text where it is not of the alphabet."""
@@ -98,15 +115,6 @@ class ByteLevel:
             except KeyError:
                 pass
         return text.encode()
-
-
-def unencodable(text: str, at: int) -> TextError:
-    """The error for a character that the vocabulary has no token for."""
-    return TextError(
-        "text.unencodable",
-        f"this vocabulary cannot say U+{ord(text[at]):04X}, character {at} of the text",
-        remedy="remove or replace that character",
-    )
 
 
 def parts(text: str, size: int = _PART) -> Iterator[str]:
@@ -120,43 +128,18 @@ def parts(text: str, size: int = _PART) -> Iterator[str]:
     yield text[start:]
 
 
-def too_long(length: int) -> TextError:
-    """The error for a stretch of text without a place to cut."""
-    return TextError(
-        "text.too_long",
-        f"{length} characters without a space or a line break after a letter",
-        remedy="give the text in pieces",
-    )
+def _ranks(vocabulary: Vocabulary) -> dict[str, float]:
+    """The rank of each merge, by its text.
 
-
-def _model(vocabulary: Vocabulary, rule: PreTokenizer) -> Any:
-    """The library's BPE over the checkpoint's tokens and merges.
-
-    Control tokens are left out, so that no plain word can become one; unless a merge names one.
+    This is on the way to the first token, so only the number of blanks is looked at for all; a
+    merge that makes no token is refused by the first word that it is used in.
     """
-    from tokenizers import models
-
-    if vocabulary.merges is None:
+    merges = vocabulary.merges
+    if merges is None:
         raise refuse("tokenizer.ggml.merges", "missing")
-    pairs: list[Any] = [tuple(merge.split(" ")) for merge in vocabulary.merges]
-    if pairs and set(map(len, pairs)) != {2}:
-        wrong = next(i for i, pair in enumerate(pairs) if len(pair) != 2)
-        text = vocabulary.merges[wrong][:60]
-        raise refuse("tokenizer.ggml.merges", f"merge {wrong}, {text!r}, is not two tokens")
-    words = dict(vocabulary.ids)
-    for text, token in vocabulary.ids.items():
-        if vocabulary.kinds[token] in (CONTROL, UNKNOWN):
-            del words[text]
-    for tokens in (words, vocabulary.ids):
-        try:
-            return library(
-                lambda tokens=tokens: models.BPE(tokens, pairs, ignore_merges=rule.whole_words),
-                "text.vocabulary", "tokenizer.ggml.merges",
-            )  # fmt: skip
-        except TextError as error:
-            refusal = error
-    for i, (left, right) in enumerate(pairs):
-        for text in (left, right, left + right):
-            if text not in vocabulary.ids:
-                raise refuse("tokenizer.ggml.merges", f"merge {i} names {text[:60]!r}, no token")
-    raise refusal
+    if "".join(merges).count(" ") != len(merges):
+        wrong = next(i for i, text in enumerate(merges) if text.count(" ") != 1)
+        text = f"merge {wrong}, {merges[wrong][:60]!r}, is not two tokens"
+        raise refuse("tokenizer.ggml.merges", text)
+    ranks: dict[str, float] = dict(zip(merges, range(len(merges)), strict=True))
+    return ranks

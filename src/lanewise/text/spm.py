@@ -3,15 +3,14 @@
 The algorithm is that of SentencePiece's bpe_model.cc.  Merges synthesised from the scores would
 not do: pairs of one token tie, and the tie is broken by place in the text.  Laws: words that no
 token joins are merged apart (the result is the same) and remembered; what is no token falls back
-to its bytes; n log n in the length of a word.
+to its bytes.
 """
 
 from __future__ import annotations
 
 import re
-from heapq import heapify, heappop, heappush
 
-from lanewise.text.bytelevel import too_long, unencodable
+from lanewise.text.merge import Words, merge, unencodable
 from lanewise.text.vocabulary import (
     BYTE,
     CONTROL,
@@ -25,8 +24,6 @@ from lanewise.text.vocabulary import (
 
 SPACE = "\u2581"  # stands for a blank inside tokens
 _LONG = 1 << 12  # characters of a word from which it pays to look for more places to cut
-_LONGEST = 1 << 20  # characters of a word that cannot be cut
-_REMEMBERED = 1 << 16  # words
 
 
 class SentencePiece:
@@ -57,9 +54,9 @@ class SentencePiece:
             if piece[i] == SPACE
         }
         stay = "".join(map(re.escape, sorted(before | {SPACE})))
-        self._words = re.compile(f"(?<=[^{stay}])(?={SPACE})")
+        self._cuts = re.compile(f"(?<=[^{stay}])(?={SPACE})")
         self._pairs: set[str] | None = None
-        self._memory: dict[str, list[int]] = {}
+        self._words = Words(self._work)
 
     def _byte_tokens(self) -> list[int | None]:
         """The id of each byte's token, by the byte."""
@@ -84,9 +81,8 @@ class SentencePiece:
         Raises `TextError` ``text.unencodable``, ``text.too_long``.
         """
         ids: list[int] = []
-        for word in self._words.split(text.replace(" ", SPACE)):
-            known = self._memory.get(word)
-            ids += self._remember(word) if known is None else known
+        for word in self._cuts.split(text.replace(" ", SPACE)):
+            ids += self._words.ids(word)
         return ids if self._fallback[0] is not None else self._one_unknown(ids)
 
     def token_bytes(self, token: int) -> bytes:
@@ -98,13 +94,13 @@ class SentencePiece:
             return text.encode()
         return text.replace(SPACE, " ").encode()
 
-    def _remember(self, word: str) -> list[int]:
-        if len(word) > _LONG:
-            return [token for part in self._cut(word) for token in self._merge(part)]
-        ids = self._merge(word)
-        if len(self._memory) >= _REMEMBERED:
-            self._memory.clear()
-        self._memory[word] = ids
+    def _work(self, word: str) -> list[int]:
+        parts = self._cut(word) if len(word) > _LONG else [word]
+        ids: list[int] = []
+        for part in parts:
+            made: dict[str, tuple[str, str]] = {}
+            for piece in merge(part, self._costs, made=made):
+                self._give(piece, made, ids)
         return ids
 
     def _cut(self, word: str) -> list[str]:
@@ -116,50 +112,7 @@ class SentencePiece:
             if word[i - 1 : i + 1] not in self._pairs:
                 parts.append(word[start:i])
                 start = i
-        parts.append(word[start:])
-        if max(map(len, parts)) > _LONGEST:
-            raise too_long(max(map(len, parts)))
-        return parts
-
-    def _merge(self, word: str) -> list[int]:
-        """Merge neighbours, best first, until none makes a piece.
-
-        A part grows to the right and the part that it took becomes empty; an entry of the heap is
-        stale when its two no longer have the length that they had.
-        """
-        costs, parts, n = self._costs, list(word), len(word)
-        after, before = list(range(1, n + 1)), list(range(-1, n - 1))
-        heap = [
-            (costs[pair], i, i + 1, 2)
-            for i in range(n - 1)
-            if (pair := word[i : i + 2]) in costs
-        ]
-        made = {word[i : i + 2]: (word[i], word[j]) for _, i, j, _ in heap}
-        heapify(heap)
-        while heap:
-            _, left, right, size = heappop(heap)
-            a, b = parts[left], parts[right]
-            if not a or not b or len(a) + len(b) != size:
-                continue
-            piece = parts[left] = a + b
-            parts[right] = ""
-            last = after[left] = after[right]
-            if last < n:
-                before[last] = left
-                longer = piece + parts[last]
-                if longer in costs:
-                    heappush(heap, (costs[longer], left, last, len(longer)))
-                    made[longer] = (piece, parts[last])
-            first = before[left]
-            if first >= 0:
-                longer = parts[first] + piece
-                if longer in costs:
-                    heappush(heap, (costs[longer], first, left, len(longer)))
-                    made[longer] = (parts[first], piece)
-        ids: list[int] = []
-        for part in filter(None, parts):
-            self._give(part, made, ids)
-        return ids
+        return [*parts, word[start:]]
 
     def _give(self, piece: str, made: dict[str, tuple[str, str]], ids: list[int]) -> None:
         """Append the ids of a merged piece; an unused one is taken apart again."""
