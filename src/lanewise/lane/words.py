@@ -36,6 +36,7 @@ class Words:
                         "model.shape",
                         f"{made.vocab_size} tokens, but the embedding has {self._vocab} rows",
                         place="tokenizer.ggml.tokens",
+                        remedy="the file is damaged or was converted wrongly: fetch it again",
                     )
                 self._tokenizer = made
             return self._tokenizer

@@ -21,6 +21,7 @@ MATRIX_FORMATS: Final = (
     "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k",
 )
 _SHOWN: Final = 8  # errors of one kind that are spelled out; the rest are counted
+_AGAIN: Final = "the file is damaged or was converted wrongly: fetch it again or convert it anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Hyper:
         self._metadata, self._prefix = metadata, f"{architecture}."
         self.errors: list[LanewiseError] = []
 
-    def refuse(self, key: str, message: str, remedy: str = "") -> None:
+    def refuse(self, key: str, message: str, remedy: str = _AGAIN) -> None:
         self.errors.append(
             ModelError("model.hyperparameter", message, place=self._prefix + key, remedy=remedy)
         )
@@ -86,7 +87,8 @@ class Hyper:
         """Refuse a feature that this family does not run, if the checkpoint asks for it."""
         value = self.get(key)
         if not isinstance(value, int | float | str | None) or value not in (None, 0, "", "none"):
-            self.refuse(key, f"it is {_short(value)}: {what} is not run by this family")
+            self.refuse(key, f"it is {_short(value)}: {what} is not run by this family",
+                        "use a dense model of this family")
 
 
 def _short(value: object) -> str:
@@ -126,6 +128,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Sequence[Expected]) -> None:
                 "model.shape",
                 f"its shape is {list(tensor.shape)}, the hyperparameters ask for {list(e.shape)}",
                 place=e.name,
+                remedy=_AGAIN,
             ))
         elif tensor.format not in (MATRIX_FORMATS if len(e.shape) == 2 else ("f32",)):
             wanted = ", ".join(MATRIX_FORMATS) if len(e.shape) == 2 else "f32 (a vector)"
@@ -142,6 +145,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Sequence[Expected]) -> None:
             "model.unknown_tensor",
             "the family's layers have no such tensor, so the model must be another",
             place=name[:96],
+            remedy="use a model of plain blocks, or a newer release of lanewise",
         )
         for name in tensors
         if name.startswith("blk.") and name not in known
