@@ -134,8 +134,7 @@ def check_knobs(
         errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
     cached = choice("kv", kv, tuple(KV_BYTES))
-    held = settings.get("hold") if hold is None else hold
-    held = (held,) if isinstance(held, str) else tuple(held)
+    held = tuple(settings.resolve("hold", hold))
     collect(errors)
     assert chunk is not None
     return Knobs(room, chunk, chosen, cached, many, held)
