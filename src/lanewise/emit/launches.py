@@ -395,8 +395,12 @@ def gather_text(scene: Scene) -> str:
     packed = scene.body.node(table).op == "weight"
     size = value_bytes(scene.body.nodes[index].types[0]) // scene.body.nodes[index].types[0].size
     if packed:
+        half = type.dtype in ("f16", "bf16")
+        row = "(float*)lw_scratch(c, t)" if half else "(float*)to"
         get = (f"lw_gather_{type.dtype}({scene.pointer(table[0])}, {type.shape[0]}, {width}, id, "
-               "(float*)to);")  # fmt: skip
+               f"{row});")  # fmt: skip
+        if half:
+            get = f"{{ {get} lw_store_row_{type.dtype}({row}, (uint16_t*)to, {width}); }}"
     else:
         get = f"lw_copy_bytes({scene.pointer(table[0])} + id * {width * size}, to, {width * size});"
     return "\n".join([

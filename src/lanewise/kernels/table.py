@@ -20,7 +20,7 @@ from lanewise.ir.graph import ROOTS, Graph
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import is_format
 from lanewise.kernels.bodies import Product, Rows, body_of, product_of, rows_of
-from lanewise.kernels.layout import attention_scratch, product_scratch, rows_scratch
+from lanewise.kernels.layout import align, attention_scratch, product_scratch, rows_scratch
 from lanewise.kernels.library import KernelObject
 
 # Row counts up to which a row-wise launch is computed by every thread for itself.
@@ -270,7 +270,8 @@ def take_gather(body: Graph) -> Selection | str:
                                 (f"lw_gather_{table.dtype}",)),)  # fmt: skip
     elif is_format(table.dtype):
         return "a quantised table that is not a weight"
-    stage = Stage("gather", "split", _operands(body), (0,), f"rows/{count}")
+    scratch = align(4 * table.shape[-1], 64) if packed else 0
+    stage = Stage("gather", "split", _operands(body), (0,), f"rows/{count}", (), scratch)
     why = f"rows of a packed {table.dtype} matrix" if packed else "rows of a plain table"
     return Selection("gather", why, (stage,), objects, recipe="gather")
 

@@ -111,6 +111,20 @@ LW_INLINE void lw_add_row(const float* x, const float* y, float* out, int64_t n)
   }
 }
 
+LW_INLINE void lw_store_row_f16(const float* x, uint16_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; i += VF_N) {
+    const int64_t left = lw_least(n - i, VF_N);
+    vf_store_f16_n(out + i, vf_load_n(x + i, left), left);
+  }
+}
+
+LW_INLINE void lw_store_row_bf16(const float* x, uint16_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; i += VF_N) {
+    const int64_t left = lw_least(n - i, VF_N);
+    vf_store_bf16_n(out + i, vf_load_n(x + i, left), left);
+  }
+}
+
 LW_INLINE void lw_copy_bytes(const uint8_t* x, uint8_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = x[i];
 }
