@@ -10,20 +10,34 @@ LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)
 
 // Measured (benchmarks/products.py): the smallest figures that lose nothing.
 #if defined(LW_AVX512)
-enum { LW_PACKED_TILES = 1, LW_TILE_TOKENS = 4, LW_DIRECT = 4, LW_DIRECT_ROWS = 16 };
+enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
+template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6 };
 #elif defined(LW_AVX2)
-enum { LW_PACKED_TILES = 0, LW_TILE_TOKENS = 6, LW_DIRECT = 2, LW_DIRECT_ROWS = 4 };
+enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 4 };
+// One word of 4 or 5 bits: deep sums of bytes beat words.
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
+  return W == 1 && (F::KIND == LW_NIBBLES || F::KIND == LW_BIT);
+}
+// Two words of bytes need the sums of both: four tokens would spill.
+template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() {
+  return W == 1 || F::KIND == LW_BYTES ? 4 : 2;
+}
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6 };
 #else
-enum { LW_PACKED_TILES = 0, LW_TILE_TOKENS = 4, LW_DIRECT = 2, LW_DIRECT_ROWS = 4 };
+enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return false; }
+template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 2; }
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4 };
 #endif
 
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {
-  enum { PANELS = 1, TOKENS = LW_TILE_TOKENS, STREAMS = 1, DIRECT = LW_DIRECT };
-  enum { DIRECT_ROWS = LW_DIRECT_ROWS };
+  static constexpr bool PACKED = lw_packed_tiles<F, W>();
+  enum { PANELS = 1, STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
+  enum { TOKENS = PACKED ? (int)DIRECT : LW_TILE_TOKENS };
+  enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
 
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
@@ -47,20 +61,11 @@ template <class F, int W> struct LwQuantOp {
   LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t row, int64_t k0, int64_t n) {
     const uint8_t* r = (const uint8_t*)m->x + row * m->xstride;
     const LwActs a = lw_acts<W>(m->k);
-    lw_prefetch_range(r + (LW_PACKED_TILES ? k0 * W : a.words + k0 * 2),
-                      LW_PACKED_TILES ? n * W : n * 2);
+    lw_prefetch_range(r + (PACKED ? k0 * W : a.words + k0 * 2),
+                      PACKED ? n * W : n * 2);
     lw_prefetch_range(r + a.s + k0 / 8, n / 8);
     if constexpr (F::MINS) lw_prefetch_range(r + a.sv + k0 / 8, n / 8);
   }
-#if defined(LW_AVX512)
-  LW_INLINE_MEMBER void unpack(const LwMatmul*, const uint8_t*, int32_t, int64_t, int64_t) {}
-  template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
-                             int64_t k0, int64_t n, Sums<T> c[P]) {
-    const LwRows<T> x = rows<T>(m, row);
-    lw_packed_tile<F, W, T>(units[u].panel, m->k / 32, x, k0 / 32, (k0 + n) / 32, c[0]);
-  }
-#else
   LW_INLINE_MEMBER LwUnpacked<F> slot(const LwMatmul* m, int32_t u) {
     return {(lw_u32*)lw_scratch(m, u * LW_CHAIN_BLOCKS * 1024),
             (lw_f32*)lw_scratch(m, LW_AT_SCALES + u * 32 * 64),
@@ -68,16 +73,20 @@ template <class F, int W> struct LwQuantOp {
   }
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
                                int64_t n) {
-    lw_unpack<F>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
+    if constexpr (!PACKED) lw_unpack<F>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t row, int64_t k0,
-                             int64_t n, Sums<T> c[P]) {
-    LwUnpacked<F> w[P];
-    LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
-    lw_tile<F, P, T>(w, rows<T>(m, row), k0 / 32, n / 32, c);
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
+                             int64_t k0, int64_t n, Sums<T> c[P]) {
+    const LwRows<T> x = rows<T>(m, row);
+    if constexpr (PACKED) {
+      lw_packed_tile<F, W, T>(units[u].panel, m->k / 32, x, k0 / 32, (k0 + n) / 32, c[0]);
+    } else {
+      LwUnpacked<F> w[P];
+      LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
+      lw_tile<F, P, T>(w, x, k0 / 32, n / 32, c);
+    }
   }
-#endif
   template <int T>
   LW_INLINE_MEMBER lw_f32 total(const LwMatmul* m, const Sums<T>& c, int t, int64_t at, bool first,
                                 bool last) {
@@ -94,7 +103,7 @@ template <class F, int W> struct LwQuantOp {
 
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
-  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = LW_DIRECT };
+  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = 4 };
   enum { DIRECT_ROWS = 4 };
   template <int T> struct Sums {
     lw_f32 v[T];

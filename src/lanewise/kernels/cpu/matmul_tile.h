@@ -93,16 +93,12 @@ LW_NOINLINE void lw_direct(const uint8_t* panel, const LwRows<T>& rows, int64_t 
   }
 }
 
-#if defined(LW_AVX512)
-
 template <class F, int W, int T>
 LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T>& rows, int64_t b0,
                                 int64_t b1, LwChains<F, T>& c) {
   const LwRows<T> x = rows;
   c = lw_chain<F, W, T>(panel, nb, x, b0, b1);
 }
-
-#else
 
 // One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
 template <class F> struct LwUnpacked {
@@ -172,5 +168,3 @@ LW_NOINLINE void lw_tile(const LwUnpacked<F>* from, const LwRows<T>& rows, int64
       c[p].mins[t] = acc[p][t];
   }
 }
-
-#endif
