@@ -74,6 +74,19 @@ def test_the_demo_models_special_tokens(smollm2: tuple[dict[str, Any], Tokenizer
     assert error.code == "text.unencodable" and "U+0004, character 2" in error.message
 
 
+@pytest.mark.model
+def test_our_own_reader_gives_the_same(
+    smollm2: tuple[dict[str, Any], Tokenizer], smollm2_path: Path
+) -> None:
+    from lanewise.checkpoint.gguf import Gguf
+
+    with Gguf(smollm2_path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+    text = "The <|im_end|> 1234 naïf\n"
+    assert tokenizer.encode(text, special=True) == smollm2[1].encode(text, special=True)
+    assert tokenizer.eog == smollm2[1].eog and tokenizer.notes == ()
+
+
 # SentencePiece.
 
 

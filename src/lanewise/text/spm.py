@@ -9,12 +9,14 @@ to its bytes.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+
+import numpy as np
 
 from lanewise.text.merge import Words, merge, unencodable
 from lanewise.text.vocabulary import (
     BYTE,
     CONTROL,
-    NORMAL,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
@@ -36,23 +38,17 @@ class SentencePiece:
         if vocabulary.scores is None:
             raise refuse("tokenizer.ggml.scores", "missing")
         self._vocabulary = vocabulary
-        kinds, scores = vocabulary.kinds.tolist(), vocabulary.scores.tolist()
-        mergeable = (NORMAL, USER_DEFINED, UNUSED, 0)
+        tokens, ids, kinds = vocabulary.tokens, vocabulary.ids, vocabulary.kinds
         #: negated score of each piece that merging may make
-        self._costs = {
-            text: -scores[token]
-            for text, token in vocabulary.ids.items()
-            if kinds[token] in mergeable
-        }
-        self._unused = {t for t in self._costs if kinds[vocabulary.ids[t]] == UNUSED}
+        self._costs = dict(zip(tokens, (-vocabulary.scores).tolist(), strict=True))
+        if len(ids) < len(tokens):  # of tokens with one text the first counts
+            self._costs = {text: -float(vocabulary.scores[token]) for text, token in ids.items()}
+        for token in np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL, BYTE))):
+            self._costs.pop(tokens[token], None)
+        self._unused = {tokens[token] for token in np.flatnonzero(kinds == UNUSED)}
         self._fallback = self._byte_tokens()
-        before = {
-            piece[i - 1]
-            for piece in self._costs
-            if piece.rfind(SPACE) > 0
-            for i in range(1, len(piece))
-            if piece[i] == SPACE
-        }
+        inside = [piece for piece in self._costs if piece.rfind(SPACE) > 0]
+        before = {a for piece in inside for a, b in pairwise(piece) if b == SPACE}
         stay = "".join(map(re.escape, sorted(before | {SPACE})))
         self._cuts = re.compile(f"(?<=[^{stay}])(?={SPACE})")
         self._pairs: set[str] | None = None
@@ -106,7 +102,7 @@ class SentencePiece:
     def _cut(self, word: str) -> list[str]:
         """A long word, cut between characters that stand side by side in no piece."""
         if self._pairs is None:
-            self._pairs = {p[i : i + 2] for p in self._costs for i in range(len(p) - 1)}
+            self._pairs = {a + b for piece in self._costs for a, b in pairwise(piece)}
         parts, start = [], 0
         for i in range(1, len(word)):
             if word[i - 1 : i + 1] not in self._pairs:
