@@ -102,6 +102,9 @@ STRUCTURE: list[tuple[str, str, bytes]] = [
     ("two tensors in one place", "overlap", gb.build(tensors=[gb.tensor("a"), gb.tensor("b")])),
     ("two tensors that overlap by a block", "overlap", gb.build(tensors=[
         gb.tensor("a"), gb.tensor("b", offset=224)])),
+    ("bytes between two tensors", "gap", gb.build(tensors=[
+        gb.tensor("a"), gb.tensor("b", offset=288)])),
+    ("bytes before the first tensor", "gap", gb.build(tensors=[gb.tensor(offset=32)])),
     *((f"{n} tensors", "count", gb.build(tensor_count=n)) for n in HUGE),
     *((f"{n} pairs", "count", gb.build(pair_count=n)) for n in HUGE),
     *((f"an axis of {n}", "truncated", gb.build(tensors=[gb.tensor(dims=(32, n))])) for n in HUGE),

@@ -5,8 +5,8 @@ Laws:
   time and memory are bounded by small limits (`LIMITS`) and by the file itself;
 - values, arrays above all, are recorded by place and decoded when asked for;
 - every refusal is a CheckpointError: missing, unreadable, magic, version, endian, truncated, count,
-  type, nested, duplicate, utf8, shape, format, alignment, overlap, empty, split, closed, tensor,
-  key (each with the prefix ``checkpoint.``);
+  type, nested, duplicate, utf8, shape, format, alignment, overlap, gap, empty, split, closed,
+  tensor, key (each with the prefix ``checkpoint.``);
 - names from the file are shown quoted (they may hold control characters).
 
 Layout (gguf.md of ggml): magic, u32 version, u64 tensors, u64 pairs; pairs of (string key, u32
@@ -285,10 +285,16 @@ class GgufFile:
             self.tensors[info.name] = TensorInfo(
                 info.name, info.format, info.shape, at, info.nbytes, info.file
             )
-        end, before = 0, ""
+        end, before = self.data_at, "(the table)"
         for info in sorted(self.tensors.values(), key=lambda info: info.offset):
             if info.offset < end:
                 raise self.refuse("overlap", f"tensors {before!r} and {info.name!r} overlap")
+            # All writers put tensors side by side: a gap means that a size in the table is wrong.
+            if info.offset - end >= alignment:
+                raise self.refuse(
+                    "gap", f"{info.offset - end} bytes between {before!r} and {info.name!r}"
+                    " belong to no tensor",
+                )  # fmt: skip
             end, before = info.offset + info.nbytes, info.name
 
     def close(self) -> None:
