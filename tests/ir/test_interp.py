@@ -109,6 +109,24 @@ def _q8(rows: int) -> Any:
     return quantised_matrix(np.random.default_rng(0), "q8_0", rows, 32)
 
 
+def test_products_run_on_one_thread_and_the_number_comes_back() -> None:
+    from lanewise.ir import blas
+
+    found = blas._threads()
+    if found is None:
+        pytest.skip("NumPy without its own OpenBLAS")
+    get, put = found
+    before = get()
+    try:
+        put(2)
+        with pytest.raises(RuntimeError), blas.one_thread():
+            assert get() == 1
+            raise RuntimeError
+        assert get() == 2
+    finally:
+        put(before)
+
+
 def test_illegal_graphs_are_not_run() -> None:
     graph = parse_graph('graph g\n%x: f32[3] = input "x"\n%y: f32[4] = neg %x')
     with pytest.raises(GraphError) as caught:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lanewise.errors import GraphError, collect
+from lanewise.ir.blas import one_thread
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.live import row_operands
 from lanewise.ir.opdef import opdef
@@ -45,7 +46,8 @@ def interpret(
     live = dict(live or {})
     bound = _bind(graph, values, live)
     states = {n.name: bound[(i, 0)] for i, n in graph.roots("state")}
-    results = _run(graph, bound, live)
+    with one_thread():
+        results = _run(graph, bound, live)
     return Result(dict(zip((n for n, _ in graph.outputs), results, strict=True)), states)
 
 
