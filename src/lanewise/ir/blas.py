@@ -8,7 +8,7 @@ library inside NumPy's wheels is looked for; where it is not found nothing chang
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,7 @@ def _threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> Generator[None, None, None]:
     """Inside, products use one thread; the number of before comes back."""
     found = _threads()
     if found is None:
