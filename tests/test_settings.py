@@ -97,6 +97,12 @@ def test_cache_dir_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (tmp_path / "a" / "b").is_dir()
 
 
+def test_cache_path_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANEWISE_CACHE_DIR", str(tmp_path / "a"))
+    assert settings.cache_path() == tmp_path / "a"
+    assert not (tmp_path / "a").exists()
+
+
 def test_default_cache_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

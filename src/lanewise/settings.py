@@ -156,16 +156,22 @@ def _parse(row: Setting, text: str, place: str) -> Any:
         ) from None
 
 
-def cache_dir() -> Path:
-    """The cache folder, made if it is missing, and writable.
-
-    Raises `BuildError` ``build.cache``: it cannot be made or written (a read-only home, say).
-    """
+def cache_path() -> Path:
+    """Where the cache folder is; it may not exist, and need not be writable to be read."""
     path = get("cache_dir")
     if path is None:
         import platformdirs
 
         path = Path(platformdirs.user_cache_dir("lanewise", appauthor=False))
+    return path
+
+
+def cache_dir() -> Path:
+    """The cache folder, made if it is missing, and writable.
+
+    Raises `BuildError` ``build.cache``: it cannot be made or written (a read-only home, say).
+    """
+    path = cache_path()
     try:
         path.mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written"

