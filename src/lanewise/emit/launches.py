@@ -64,9 +64,10 @@ def stack_row(name: str, most: int) -> str:
 def live_rows(plan: Plan, node: int, body: Graph, scalars: Mapping[str, int]) -> str:
     """The C expression of a launch's live rows, 0 to its capacity."""
     inner = next(i for i, n in enumerate(body.nodes) if n.op not in ROOTS)
-    name = body.live[(inner, 0)]
     lead = body.nodes[inner]
-    typed = body.type(lead.operands[1]) if lead.op == "kv_write" else lead.types[0]
+    # A state has no rows of its own: a write is as ragged as what it writes.
+    ragged = lead.operands[1] if lead.op == "kv_write" else (inner, 0)
+    name, typed = body.live[ragged], body.type(ragged)
     if body.nodes[inner].op == "fused":
         return live_rows(plan, node, body_of(body, inner)[1], scalars)
     capacity = typed.shape[0]
