@@ -16,6 +16,8 @@
 #elif !defined(LW_SCALAR) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define LW_AVX2 1
 #include <immintrin.h>
+#elif !defined(LW_SCALAR) && defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#define LW_DOTPROD 1
 #endif
 
 typedef float lw_f32 __attribute__((vector_size(64)));
@@ -40,7 +42,10 @@ typedef uint8_t lw_u8_at __attribute__((vector_size(16), aligned(1), may_alias))
 LW_INLINE lw_f32 lw_load(const void* p) { return *(const lw_f32_at*)p; }
 LW_INLINE void lw_store(void* p, lw_f32 v) { *(lw_f32_at*)p = v; }
 LW_INLINE lw_u32 lw_load_bytes(const void* p) { return *(const lw_u32_at*)p; }
-LW_INLINE lw_f32 lw_all(float x) { return (lw_f32){} + x; }
+// Not 0 + x, which is another value for -0.
+LW_INLINE lw_f32 lw_all(float x) {
+  return lw_f32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
 LW_INLINE lw_i32 lw_alli(int32_t x) { return (lw_i32){} + x; }
 LW_INLINE lw_f32 lw_float(lw_i32 v) { return __builtin_convertvector(v, lw_f32); }
 

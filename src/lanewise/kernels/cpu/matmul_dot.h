@@ -2,8 +2,8 @@
 //  - z[t][sub] = sum over the sub-block of (code - OFFSET) * v, in int32, whatever the route:
 //    |z| <= 32 * 128 * 16256 = 66,584,576, so int32 never overflows;
 //  - routes: AVX-512 VNNI multiplies unsigned codes by signed words (vpdpbusd, no saturation:
-//    4 * 255 * 127 per step); AVX2 adds int16 pair sums, to the depths proved beside them; else
-//    plain int32;
+//    4 * 255 * 127 per step); AVX2 adds int16 pair sums, to the depths proved beside them; NEON
+//    multiplies signed bytes (sdot); else plain int32;
 //  - codes keep their bias: -OFFSET * sum(v) is added, from the sums made with the activations.
 #pragma once
 #include "matmul_formats.h"
@@ -66,6 +66,10 @@ LW_INLINE void lw_dot(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 
 #elif defined(LW_AVX2)
 
 #include "matmul_dot_avx2.h"
+
+#elif defined(LW_DOTPROD)
+
+#include "matmul_dot_neon.h"
 
 #else
 

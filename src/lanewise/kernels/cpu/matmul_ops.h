@@ -13,7 +13,7 @@ LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)
 enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
-enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6 };
+enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
 enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 4 };
 // One word of 4 or 5 bits: deep sums of bytes beat words.
@@ -24,12 +24,17 @@ template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() {
   return W == 1 || F::KIND == LW_BYTES ? 4 : 2;
 }
-enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6 };
+enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 2 };
+#elif defined(LW_DOTPROD)
+enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
+template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return W == 1 ? 4 : 2; }
+enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 2 };
 #else
 enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return false; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 2; }
-enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4 };
+enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
 #endif
 
 // Quantised weights, W-word integer activations.
@@ -103,7 +108,7 @@ template <class F, int W> struct LwQuantOp {
 
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
-  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = 4 };
+  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = LW_FLOAT_DIRECT };
   enum { DIRECT_ROWS = 4 };
   template <int T> struct Sums {
     lw_f32 v[T];
