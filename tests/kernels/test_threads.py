@@ -14,6 +14,8 @@ import pytest
 from tests.kernels.native import aligned
 from tests.kernels.rows import library, sets
 
+# A thread that hangs in native code sees no signal: the watchdog must end the process.
+HANGS = pytest.mark.timeout(60, method="thread")
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
 
@@ -67,7 +69,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     p.stop()
 
 
-@pytest.mark.timeout(60)
+@HANGS
 def test_thousands_of_barriers(pool: Pool) -> None:
     threads = len(pool.workers) + 1
     rounds = 5000 if threads <= (os.cpu_count() or 1) else 500
@@ -77,14 +79,14 @@ def test_thousands_of_barriers(pool: Pool) -> None:
     print(f"{threads} threads: {each * 1e9:.0f} ns a barrier")
 
 
-@pytest.mark.timeout(60)
+@HANGS
 def test_many_short_runs_of_any_width(pool: Pool) -> None:
     threads = len(pool.workers) + 1
     for i in range(600):
         assert pool.barriers(i % 3, 1 + i % threads) == 0
 
 
-@pytest.mark.timeout(60)
+@HANGS
 def test_sleepers_wake(pool: Pool) -> None:
     """Pauses long enough that every worker sleeps in the kernel before the next run."""
     threads = len(pool.workers) + 1
@@ -93,7 +95,7 @@ def test_sleepers_wake(pool: Pool) -> None:
         assert pool.barriers(2, threads) == 0
 
 
-@pytest.mark.timeout(60)
+@HANGS
 def test_each_thread_runs_once(pool: Pool) -> None:
     threads = len(pool.workers) + 1
     seen: list[tuple[int, int]] = []
@@ -107,7 +109,7 @@ def test_each_thread_runs_once(pool: Pool) -> None:
     assert sorted(seen) == [(t, threads) for t in range(threads)]
 
 
-@pytest.mark.timeout(60)
+@HANGS
 def test_two_pools_at_once_on_too_few_cores() -> None:
     """Eight threads that all spin: the bounded spin must give cores away."""
     pools = [Pool(4), Pool(4)]

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lanewise.kernels.recipes import fma
 from tests.kernels.rows import driver, library, same_bits, sets
 
 ISAS = sets()
@@ -82,7 +83,14 @@ def test_fma_rounds_once(isa: str) -> None:
     tiny = (a * np.float32(2.0**-70)).astype(np.float32)
     x, y = np.concatenate([x, a[0], tiny[0]]), np.concatenate([y, a[1], tiny[1]])
     z = np.concatenate([z, cancel, np.full(3000, 2.0**-149, np.float32)])
+    # a hair (2^-70) off the middle between two f32: rounding to f64 first would land on it
+    e = np.float32(2.0**-23)
+    k = np.arange(300, dtype=np.float32) * e
+    x = np.concatenate([x, np.repeat([1 + e, -1 - e], 300).astype(np.float32) / 4096])
+    y = np.concatenate([y, np.full(600, (1 - e) / 4096, np.float32)])
+    z = np.concatenate([z, 1 + k, 1 + k])
     got = call(isa, 3, 6, x, y, z)
+    assert same_bits(fma(x, y, z), got)
     for p, q, r, g in zip(x, y, z, got, strict=True):
         if not np.isfinite([p, q, r]).all():
             with np.errstate(all="ignore"):  # in f64 no finite product overflows
