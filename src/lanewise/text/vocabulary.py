@@ -84,10 +84,15 @@ def read(meta: Mapping[str, Any]) -> Vocabulary:
         notes.append(f"{n - len(ids)} tokens have the text of an earlier one; the first is used")
     kinds = _kinds(meta, n)
     merges = _strings(meta, "merges") if _PREFIX + "merges" in meta else None
-    bos, eos = _id(meta, "bos_token_id", n, notes), _id(meta, "eos_token_id", n, notes)
+    model = _text(meta, "model") or ""
+    usual = _usual(kinds, meta, notes) if model == "llama" else {}
+    bos, eos, unknown = (
+        usual.get(key, _id(meta, key, n, notes))
+        for key in ("bos_token_id", "eos_token_id", "unknown_token_id")
+    )
     eog = _ends(meta, ids, kinds, eos, notes)
     return Vocabulary(
-        model=_text(meta, "model") or "",
+        model=model,
         pre=_text(meta, "pre"),
         tokens=tokens,
         ids=ids,
@@ -96,7 +101,7 @@ def read(meta: Mapping[str, Any]) -> Vocabulary:
         merges=merges,
         bos=bos,
         eos=eos,
-        unknown=_id(meta, "unknown_token_id", n, notes),
+        unknown=unknown,
         eog=eog,
         add_bos=_flag(meta, "add_bos_token"),
         add_space_prefix=_flag(meta, "add_space_prefix"),
@@ -145,6 +150,17 @@ def _id(meta: Mapping[str, Any], key: str, n: int, notes: list[str]) -> int | No
     if not 0 <= number < n:
         raise refuse(_PREFIX + key, f"{value!r:.40} is not the id of one of {n} tokens")
     return number
+
+
+def _usual(kinds: np.ndarray, meta: Mapping[str, Any], notes: list[str]) -> dict[str, int]:
+    """The ids that SentencePiece gives <unk>, <s> and </s>, for keys that the metadata lacks."""
+    found = {}
+    for token, key in enumerate(("unknown_token_id", "bos_token_id", "eos_token_id")):
+        missing = meta.get(_PREFIX + key) is None and token < len(kinds)
+        if missing and kinds[token] in (CONTROL, UNKNOWN):
+            notes.append(f"{_PREFIX}{key} is missing: {token} is supposed")
+            found[key] = token
+    return found
 
 
 def _strings(meta: Mapping[str, Any], key: str) -> list[str]:
