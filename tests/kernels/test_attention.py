@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from lanewise.kernels.layout import attention_scratch
 from lanewise.kernels.recipes_rows import attention_head
 from tests.kernels.attention_cases import Case, make
-from tests.kernels.rows import check_digest, same_bits, sets
+from tests.kernels.rows import check_digest, driver, same_bits, sets
 
 LENGTHS = [0, 1, 62, 63, 64, 65, 127, 128, 254, 255, 256, 257, 511, 512, 1000]
 BEST = sets()[0]
@@ -84,6 +85,12 @@ def test_split_whole_shares_and_epilogue_agree(dtype: str) -> None:
         assert same_bits(case.run(BEST, form, shares, more), whole), (form, shares)
     windowed = dataclasses.replace(case, window=300)
     assert same_bits(windowed.run(BEST, 1, 3), windowed.run(BEST))
+
+
+def test_scratch_fits_what_the_planner_gives() -> None:
+    """Also the largest: every group, the widest head (kernels/layout.py says a mebibyte)."""
+    sizes = [driver(BEST)(10, 256, group) for group in range(1, 200)]
+    assert max(sizes) <= attention_scratch(256, 1)
 
 
 def test_pages_out_of_order_are_pages_in_order() -> None:

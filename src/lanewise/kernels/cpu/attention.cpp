@@ -317,13 +317,10 @@ LW_EXPORT int64_t LW_NAME(lw_attention_scratch_)(int64_t d, int64_t group) {
   return (most_q_rows(group) * LD * 4 + LW_PAGE * LW_ATT_D + 4 * LW_ATT_Q) * (int64_t)sizeof(float);
 }
 
-// Later tiles see more: within a kv head they are taken from both ends in turn, so that any
-// contiguous share of the items costs about its share of the time.
 LW_EXPORT void LW_NAME(lw_attention_)(const LwAttention* a, int64_t item0, int64_t item1) {
   int64_t tiles = (a->rows + LW_ATTENTION_TILE - 1) / LW_ATTENTION_TILE;
   for (int64_t item = item0; item < item1; ++item) {
-    int64_t turn = item % tiles, t = turn % 2 ? tiles - 1 - turn / 2 : turn / 2;
-    int64_t row = t * LW_ATTENTION_TILE;
+    int64_t row = item % tiles * LW_ATTENTION_TILE;
     tile(a, item / tiles, row, least(row + LW_ATTENTION_TILE, a->rows));
   }
 }

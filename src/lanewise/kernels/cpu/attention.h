@@ -70,6 +70,7 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
 
 // kv: f16 or f32.
 //   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
+//          Later tiles see more, so threads should take items in turn (t, t + T, ...).
 //   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`;
 //          after a barrier, merge: items = rows.
 #define LW_ATTENTION_DECLARE(kv)                                                              \

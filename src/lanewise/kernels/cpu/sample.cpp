@@ -10,31 +10,27 @@
 
 namespace {
 
-constexpr int BUCKETS = 2048;  // by the upper bits of a probability (all are >= 0)
-constexpr int SHIFT = 20;
+// Buckets by the upper bits of a probability: it lies in [0, 1], so its bits are below 2^30.
+constexpr int BUCKETS = 512, SHIFT = 21;
+constexpr int DIGITS = 1024, DIGIT = 10;  // of the radix sort: three digits
 
-// keys and their indices: what is sorted, and room to sort into
+// What the planner sets aside: 16 n + 4096 bytes.
 struct Scratch {
-  float* p;                    // n probabilities
-  float* running;              // n
-  uint32_t *key, *index, *key2, *index2;  // n each
-  uint32_t* count;             // BUCKETS
-  float* mass;                 // BUCKETS
+  float* p;                  // n probabilities
+  float* running;            // n
+  uint32_t *index, *index2;  // n each: what is sorted, and room to sort into
+  uint32_t* count;           // BUCKETS, and of a sort DIGITS
+  float* mass;               // BUCKETS, the second half of the DIGITS
 };
-
-int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
 Scratch carve(void* scratch, int64_t n) {
   Scratch s;
-  int64_t m = padded(n);
-  s.p = (float*)scratch;
-  s.running = s.p + m;
-  s.key = (uint32_t*)(s.running + m);
-  s.index = s.key + m;
-  s.key2 = s.index + m;
-  s.index2 = s.key2 + m;
-  s.count = s.index2 + m;
+  s.count = (uint32_t*)scratch;
   s.mass = (float*)(s.count + BUCKETS);
+  s.p = (float*)(s.count + DIGITS);
+  s.running = s.p + n;
+  s.index = (uint32_t*)(s.running + n);
+  s.index2 = s.index + n;
   return s;
 }
 
@@ -59,49 +55,40 @@ int64_t gather(const Scratch& s, int64_t n, uint32_t bucket) {
     int64_t left = n - i < VF_N ? n - i : VF_N;
     vm some = vm_and(vf_ge(vf_load_n(s.p + i, left), vf_set(least)), vm_first(left));
     for (uint32_t bits = vm_bits(some); bits; bits &= bits - 1) {
-      int64_t j = i + __builtin_ctz(bits);
-      s.key[found] = key_of(s.p[j]);
-      s.index[found++] = (uint32_t)j;
+      s.index[found++] = (uint32_t)(i + __builtin_ctz(bits));
     }
   }
   return found;
 }
 
-// One stable pass of a radix sort, descending by 11 bits of the key.
-void radix_pass(const uint32_t* key, const uint32_t* index, uint32_t* to_key, uint32_t* to_index,
-                int64_t n, int shift, uint32_t* count) {
-  for (int b = 0; b < BUCKETS; ++b) count[b] = 0;
-  for (int64_t i = 0; i < n; ++i) ++count[(key[i] >> shift) & (BUCKETS - 1)];
+// One stable pass of a radix sort, descending by one digit of the probability's bits.
+void radix_pass(const float* p, const uint32_t* from, uint32_t* to, int64_t n, int shift,
+                uint32_t* count) {
+  for (int b = 0; b < DIGITS; ++b) count[b] = 0;
+  for (int64_t i = 0; i < n; ++i) ++count[(key_of(p[from[i]]) >> shift) & (DIGITS - 1)];
   uint32_t at = 0;
-  for (int b = BUCKETS - 1; b >= 0; --b) {
+  for (int b = DIGITS - 1; b >= 0; --b) {
     uint32_t c = count[b];
     count[b] = at;
     at += c;
   }
-  for (int64_t i = 0; i < n; ++i) {
-    uint32_t to = count[(key[i] >> shift) & (BUCKETS - 1)]++;
-    to_key[to] = key[i];
-    to_index[to] = index[i];
-  }
+  for (int64_t i = 0; i < n; ++i)
+    to[count[(key_of(p[from[i]]) >> shift) & (DIGITS - 1)]++] = from[i];
 }
 
-// The gathered entries by (value descending, index ascending); the result lies in key2, index2.
+// The gathered entries by (value descending, index ascending); the result lies in index2.
 void sort_gathered(const Scratch& s, int64_t n) {
   if (n <= 64) {
-    for (int64_t i = 0; i < n; ++i) {  // insertion: later equal keys stay behind
+    for (int64_t i = 0; i < n; ++i) {  // insertion: later equal values stay behind
       int64_t j = i;
-      for (; j > 0 && s.key2[j - 1] < s.key[i]; --j) {
-        s.key2[j] = s.key2[j - 1];
-        s.index2[j] = s.index2[j - 1];
-      }
-      s.key2[j] = s.key[i];
+      for (; j > 0 && s.p[s.index2[j - 1]] < s.p[s.index[i]]; --j) s.index2[j] = s.index2[j - 1];
       s.index2[j] = s.index[i];
     }
     return;
   }
-  radix_pass(s.key, s.index, s.key2, s.index2, n, 0, s.count);
-  radix_pass(s.key2, s.index2, s.key, s.index, n, 11, s.count);
-  radix_pass(s.key, s.index, s.key2, s.index2, n, 22, s.count);
+  radix_pass(s.p, s.index, s.index2, n, 0, s.count);
+  radix_pass(s.p, s.index2, s.index, n, DIGIT, s.count);
+  radix_pass(s.p, s.index, s.index2, n, 2 * DIGIT, s.count);
 }
 
 // The lowest bucket that must be gathered so that k entries, or about `mass`, are there.
@@ -128,7 +115,7 @@ int64_t sort_top(const Scratch& s, int64_t n, int64_t k, float mass, float large
   uint32_t bucket = key_of(largest * 0x1p-10f) >> SHIFT;
   int64_t found = gather(s, n, bucket);
   float sum = 0.0f;
-  for (int64_t i = 0; i < found; ++i) sum += lw_f32_of_bits(s.key[i]);
+  for (int64_t i = 0; i < found; ++i) sum += s.p[s.index[i]];
   if (!(found >= k || sum >= mass) || found > 4096) found = gather(s, n, bucket_for(s, n, k, mass));
   sort_gathered(s, found);
   return found;
@@ -142,14 +129,14 @@ float kept_total(const Scratch& s, int64_t n, Cut cut) {
 
 Cut cut_top_k(const Scratch& s, int64_t n, int64_t k, float largest) {
   sort_top(s, n, k, __builtin_inff(), largest);
-  return {lw_f32_of_bits(s.key2[k - 1]), s.index2[k - 1]};
+  return {s.p[s.index2[k - 1]], s.index2[k - 1]};
 }
 
 // Walks the order within `before`; true when the bound was reached inside the gathered entries.
 bool walk_top_p(const Scratch& s, int64_t found, Cut before, float bound, Cut* cut) {
   float running = 0.0f;
   for (int64_t i = 0; i < found; ++i) {
-    float p = lw_f32_of_bits(s.key2[i]);
+    float p = s.p[s.index2[i]];
     if (!kept(before, p, s.index2[i])) return true;  // the order ends here: all of it stays
     if (i > 0 && !(running < bound)) return true;
     running += p;
@@ -208,7 +195,7 @@ void probabilities(const float* logits, int64_t n, float temperature, float* p) 
 
 }  // namespace
 
-LW_EXPORT int64_t lw_sample_scratch(int64_t n) { return (padded(n) * 6 + BUCKETS * 2) * 4; }
+LW_EXPORT int64_t lw_sample_scratch(int64_t n) { return (n * 4 + DIGITS) * 4; }
 
 LW_EXPORT uint32_t lw_argmax(const float* logits, int64_t n) {
   vf best = vf_set(-__builtin_inff());
