@@ -23,11 +23,12 @@ LW_EXPORT void lw_pool_init(void* memory, int32_t threads) {
 LW_EXPORT void lw_pool_worker(void* memory, int32_t t) {
   LwPool* pool = (LwPool*)memory;
   int64_t mode = lw_fp_enter();
-  uint32_t seen = 0;
+  uint32_t seen = 0, spins = IDLE_SPINS;
   for (;;) {
-    seen = lw_event_wait(&pool->start, seen, IDLE_SPINS);
+    seen = lw_event_wait(&pool->start, seen, spins);
     uint32_t T = seen & 1023u;
     if (T == STOP) break;
+    spins = (uint32_t)t < T ? IDLE_SPINS : 0;  // who is not asked goes back to sleep at once
     if ((uint32_t)t >= T) continue;
     pool->fn(pool->ctx, t, (int32_t)T);
     __atomic_add_fetch(&pool->done.word, 1, __ATOMIC_SEQ_CST);
