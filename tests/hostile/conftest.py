@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,38 +102,44 @@ class Outcome:
     ids: tuple[int, ...]
 
 
-@pytest.fixture(scope="session")
-def drive() -> Callable[..., dict[Path, Outcome]]:
-    """`drive(paths, cache, work)`: every file through the whole lane, in processes of 200 files;
-    a file that kills its process is told as "DIED"."""
+@dataclass(frozen=True)
+class Job:
+    """A file for `tests.hostile.drive`, and what is changed in it while it is driven."""
 
-    def run(paths: Sequence[Path], cache: Path, work: Path) -> dict[Path, Outcome]:
-        found: dict[Path, Outcome] = {}
-        for number in range(0, len(paths), 200):
-            group = paths[number : number + 200]
-            while left := [p for p in group if p not in found]:
-                _drive(left, cache, work, found)
-        return found
+    name: str
+    path: Path
+    patches: tuple[tuple[int, bytes], ...] = ()
 
-    return run
+    def line(self) -> str:
+        patches = [(at, raw.hex()) for at, raw in self.patches]
+        return json.dumps({"name": self.name, "path": str(self.path), "patches": patches})
 
 
-def _drive(paths: Sequence[Path], cache: Path, work: Path, found: dict[Path, Outcome]) -> None:
+def drive(jobs: Sequence[Job], cache: Path, work: Path, group: int = 200) -> dict[str, Outcome]:
+    """Every file through the whole lane, in processes of so many; name -> outcome.  What kills
+    its process is told as "DIED", and the rest goes on in another."""
+    found: dict[str, Outcome] = {}
+    for number in range(0, len(jobs), group):
+        some = jobs[number : number + group]
+        while left := [job for job in some if job.name not in found]:
+            _drive(left, cache, work, found)
+    return found
+
+
+def _drive(jobs: Sequence[Job], cache: Path, work: Path, found: dict[str, Outcome]) -> None:
     listed, out = work / "list", work / "out"
-    listed.write_text("\n".join(map(str, paths)))
+    listed.write_text("\n".join(job.line() for job in jobs))
     ran = finish(start(["-m", "tests.hostile.drive", str(listed), str(out)], environment(cache)))
-    last: Path | None = None
+    last = ""
     for line in out.read_text().splitlines():
         row = json.loads(line)
-        if "begin" in row:
-            last = Path(row["begin"])
-            continue
-        last = None
-        names = Outcome.__dataclass_fields__
-        known = {k: v for k, v in row.items() if k in names}
-        found[Path(row["path"])] = Outcome(**known | {"ids": tuple(row.get("ids", ()))})
-    if last is not None:
+        last = row.get("begin", "")
+        if not last:
+            known = {k: v for k, v in row.items() if k in Outcome.__dataclass_fields__}
+            found[row["name"]] = Outcome(**known | {"ids": tuple(row.get("ids", ()))})
+    if last:
         why = f"exit {ran.code}: {ran.err[-2000:]}"
         found[last] = Outcome("DIED", why, "", "", 0.0, 0, ())
-    assert last is not None or ran.code == 0, ran.err
-    assert last is not None or not ran.err, ran.err  # a warning is not silent either
+    else:
+        # A warning is not silent either.
+        assert ran.code == 0 and not ran.err, ran.err

@@ -12,6 +12,7 @@ import copy
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -25,11 +26,19 @@ Q8_0_BLOCK = 34
 
 @dataclass(frozen=True)
 class Copy:
-    """One file to be: its name, its bytes, what is wanted (see the module)."""
+    """One file to be: its name, its bytes and its size, if a hole follows them; what is wanted
+    (see the module)."""
 
     name: str
     data: bytes
     wanted: str
+    size: int = 0
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(self.data)
+        if self.size:
+            with path.open("r+b") as file:
+                file.truncate(self.size)
 
 
 Change = Callable[[Doc], object]
@@ -68,8 +77,9 @@ def _counts() -> Iterator[tuple[str, str, Change]]:
     yield "a key twice", "checkpoint.duplicate", lambda d: d.extra.append(
         (b"general.name", g.U8, b"\1"))
     yield "a type that is not", "checkpoint.type", lambda d: d.extra.append((b"a", 77, b""))
-    yield "an alignment of 3", "checkpoint.alignment", lambda d: d.set("general.alignment", g.U32, 3)
-    yield "an alignment of 2^31", "checkpoint", lambda d: d.set("general.alignment", g.U32, 1 << 31)
+    for n, wanted in ((0, ".alignment"), (3, ".alignment"), (1 << 31, "")):
+        yield f"an alignment of {n}", "checkpoint" + wanted, lambda d, n=n: d.set(
+            "general.alignment", g.U32, n)
     yield "split into 2^32-1 files", "checkpoint.split", lambda d: d.set(
         "split.count", g.U32, HUGE >> 32)
     yield "split into two files", "checkpoint.split", lambda d: d.set("split.count", g.U16, 2)
@@ -83,7 +93,8 @@ def _table() -> Iterator[tuple[str, str, Change]]:
                 lambda d, n=name, o=offset: setattr(d.row(n), "offset", o))
         yield f"{name} misaligned", "checkpoint.alignment", lambda d, n=name: setattr(
             d.row(n), "offset", d.row(n).offset + 4)
-        yield f"{name} lost", "model.missing_tensor|checkpoint.gap", lambda d, n=name: d.rows.remove(d.row(n))
+        yield f"{name} lost", "model.missing_tensor|checkpoint.gap", lambda d, n=name: (
+            d.rows.remove(d.row(n)))
         yield f"{name} by another name", "refused|model", lambda d, n=name: setattr(
             d.row(n), "name", b"x" + d.row(n).name)
         yield f"{name} with no axes", "checkpoint.shape", lambda d, n=name: setattr(
@@ -95,8 +106,8 @@ def _table() -> Iterator[tuple[str, str, Change]]:
             d.row(n).dims.__setitem__(0, 0))
         yield f"{name} of a type that is not", "checkpoint.type|checkpoint.format", (
             lambda d, n=name: setattr(d.row(n), "kind", 4000))
-        yield f"{name} of half the width", "model.shape|checkpoint.shape|checkpoint.gap", lambda d, n=name: (
-            d.row(n).dims.__setitem__(0, d.row(n).dims[0] // 2))
+        yield f"{name} of half the width", "model.shape|checkpoint.shape|checkpoint.gap", (
+            lambda d, n=name: d.row(n).dims.__setitem__(0, d.row(n).dims[0] // 2))
         yield f"{name} in another's place", "checkpoint.overlap|checkpoint.gap", lambda d, n=name: (
             setattr(d.row(n), "offset", d.row("blk.0.ffn_gate.weight").offset))
     for kind in (0, 1, 2, 6, 12, 14, 16, 24, 27, 28, 30, 34, 39):
@@ -112,13 +123,13 @@ def _table() -> Iterator[tuple[str, str, Change]]:
     yield "names of gate and up changed over", FINE, lambda d: _swap_names(
         d, "blk.0.ffn_gate.weight", "blk.0.ffn_up.weight")
     yield "a tensor of a layer that is not known", "model.unknown_tensor", lambda d: d.rows.append(
-        g.Row(b"blk.0.attn_sinks.weight", [4], 0, _append(d, bytes(16))))
+        g.Row(b"blk.0.attn_sinks.weight", [4], 0, d.append(bytes(16))))
     yield "a head of another width", "model.shape", lambda d: d.rows.append(
-        g.Row(b"output.weight", [4, 4], 0, _append(d, bytes(64))))
+        g.Row(b"output.weight", [4, 4], 0, d.append(bytes(64))))
     yield "rope factors of the wrong length", "model.hyperparameter", lambda d: d.rows.append(
-        g.Row(b"rope_freqs.weight", [3], 0, _append(d, bytes(12))))
+        g.Row(b"rope_freqs.weight", [3], 0, d.append(bytes(12))))
     yield "rope factors of NaN", "model.hyperparameter", lambda d: d.rows.append(
-        g.Row(b"rope_freqs.weight", [_pairs(d)], 0, _append(d, b"\xff" * 4 * _pairs(d))))
+        g.Row(b"rope_freqs.weight", [_pairs(d)], 0, d.append(b"\xff" * 4 * _pairs(d))))
 
 
 def _pairs(d: Doc) -> int:
@@ -128,13 +139,6 @@ def _pairs(d: Doc) -> int:
 
 def _arch(d: Doc) -> bytes:
     return d.pairs[b"general.architecture"][1][8:]
-
-
-def _append(d: Doc, raw: bytes) -> int:
-    d.data += bytes(-len(d.data) % 32)
-    at = len(d.data)
-    d.data += raw
-    return at
 
 
 def _swap_shapes(d: Doc) -> None:
@@ -312,7 +316,7 @@ def truncated(raw: bytes, header: int, count: int) -> Iterator[Copy]:
     """Cut short: half of the places in the header."""
     places = [*np.linspace(0, header, count // 2).astype(int),
               *np.linspace(header + 1, len(raw) - 1, count - count // 2).astype(int)]  # fmt: skip
-    for at in places:
+    for at in dict.fromkeys(map(int, places)):
         yield Copy(f"cut at {at}", raw[:at], "checkpoint.truncated")
 
 
@@ -331,7 +335,8 @@ def changed(doc: Doc, rows: Iterator[tuple[str, str, Change]]) -> Iterator[Copy]
     for name, wanted, change in rows:
         new = copy.deepcopy(doc)
         change(new)
-        yield Copy(name, new.build(), wanted)
+        built = new.build()
+        yield Copy(name, built, wanted, 0 if new.data else len(built) + new.size)
 
 
 def copies(raw: bytes, *, cuts: int, header: int, weights: int, seed: int = 1) -> Iterator[Copy]:

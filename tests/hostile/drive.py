@@ -2,19 +2,22 @@
 
     python -m tests.hostile.drive LIST OUT
 
-LIST: one path a line.  OUT gets one JSON object a line: first {"begin": path}, so that a process
-that dies is seen to have died of that file, then {"path", "code", "message", "remedy", "trace",
-"cpu_s", "peak", ...}.  Code "" is an answer whose every logit is finite.
+LIST: one {"name", "path", "patches": [[at, hex], ...]} a line; patches are written into the
+file, and taken back after it.  The weights that were packed for a file go with it.  OUT gets one
+JSON object a line: first {"begin": name}, so that a process that dies is seen to have died of
+that one, then {"name", "code", "message", "remedy", "trace", "cpu_s", "peak", ...}.  Code "" is
+an answer whose every logit is finite.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import resource
+import shutil
 import sys
-import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,12 @@ import lanewise as lw
 MESSAGES = [{"role": "user", "content": "the hat in a hut: 12 ñ 日本"}]
 
 
-def peak() -> int:
-    """The most memory that this process ever held, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak(*, reset: bool = False) -> int:
+    """The most memory that this process has held since the last reset, in bytes."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def cpu() -> float:
@@ -48,8 +54,9 @@ def answer(path: str) -> dict[str, Any]:
 
 
 def one(path: str) -> dict[str, Any]:
+    peak(reset=True)
     begin = cpu()
-    found: dict[str, Any] = {"path": path, "code": "", "message": "", "remedy": "", "trace": ""}
+    found: dict[str, Any] = {"code": "", "message": "", "remedy": "", "trace": ""}
     try:
         found |= answer(path)
     except lw.LanewiseError as error:
@@ -61,12 +68,30 @@ def one(path: str) -> dict[str, Any]:
     return {**found, "cpu_s": cpu() - begin, "peak": peak()}
 
 
+@contextlib.contextmanager
+def patched(path: str, patches: list[tuple[int, str]]) -> Iterator[None]:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        before = [(at, os.pread(fd, len(text) // 2, at)) for at, text in patches]
+        for at, text in patches:
+            os.pwrite(fd, bytes.fromhex(text), at)
+        yield
+        for at, raw in reversed(before):
+            os.pwrite(fd, raw, at)
+    finally:
+        os.close(fd)
+
+
 def main() -> None:
-    paths, out = Path(sys.argv[1]), Path(sys.argv[2])
+    listed, out = Path(sys.argv[1]), Path(sys.argv[2])
+    weights = Path(os.environ["LANEWISE_CACHE_DIR"]) / "weights"
     with out.open("w", buffering=1) as file:
-        for path in paths.read_text().splitlines():
-            file.write(json.dumps({"begin": path}) + "\n")
-            file.write(json.dumps(one(path)) + "\n")
+        for line in listed.read_text().splitlines():
+            row = json.loads(line)
+            file.write(json.dumps({"begin": row["name"]}) + "\n")
+            with patched(row["path"], row["patches"]):
+                file.write(json.dumps({"name": row["name"], **one(row["path"])}) + "\n")
+            shutil.rmtree(weights, ignore_errors=True)
 
 
 if __name__ == "__main__":

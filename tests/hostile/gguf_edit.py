@@ -41,11 +41,14 @@ class Row:
 
 @dataclass
 class Doc:
-    """A file: pairs as key -> (kind, raw value), rows of the table, the data after both."""
+    """A file: pairs as key -> (kind, raw value), rows of the table, the data after both.
+
+    ``size``: bytes of data.  ``data`` may hold none of them: then the data is a hole."""
 
     pairs: dict[bytes, tuple[int, bytes]]
     rows: list[Row]
     data: bytearray
+    size: int
     version: int = 3
     tensors: int | None = None
     count: int | None = None
@@ -78,23 +81,35 @@ class Doc:
 
     def header(self) -> bytes:
         pairs = [(k, t, v) for k, (t, v) in self.pairs.items()] + self.extra
-        out = struct.pack(
+        out = [struct.pack(
             "<4sIQQ", b"GGUF", self.version,
             len(self.rows) if self.tensors is None else self.tensors,
             len(pairs) if self.count is None else self.count,
-        )  # fmt: skip
-        out += b"".join(text(k) + struct.pack("<I", t) + v for k, t, v in pairs)
+        )]  # fmt: skip
+        for key, kind, value in pairs:
+            out += [text(key), struct.pack("<I", kind), value]
         for r in self.rows:
-            out += text(r.name) + struct.pack("<I", len(r.dims) if r.axes is None else r.axes)
-            out += struct.pack(f"<{len(r.dims)}Q", *r.dims) + struct.pack("<IQ", r.kind, r.offset)
-        return out + bytes(-len(out) % self.alignment)
+            out += [text(r.name), struct.pack("<I", len(r.dims) if r.axes is None else r.axes)]
+            out.append(struct.pack(f"<{len(r.dims)}Q", *r.dims))
+            out.append(struct.pack("<IQ", r.kind, r.offset))
+        out.append(bytes(-sum(map(len, out)) % self.alignment))
+        return b"".join(out)
 
     def build(self) -> bytes:
+        """The file, but for a hole at its end."""
         return self.header() + bytes(self.data)
 
+    def append(self, raw: bytes) -> int:
+        """Put bytes at the end of the data; where they begin in it."""
+        at = self.size + -self.size % 32
+        if self.data:
+            self.data += bytes(at - self.size) + raw
+        self.size = at + len(raw)
+        return at
 
-def parse(raw: bytes) -> Doc:
-    """The document of a sound file."""
+
+def parse(raw: bytes, hole: int = 0) -> Doc:
+    """The document of a sound file, or of the header of one with a ``hole`` for its data."""
     at = 8
     tensors, count = struct.unpack_from("<QQ", raw, at)
     at += 16
@@ -133,4 +148,4 @@ def parse(raw: bytes) -> Doc:
         dims = [take("Q") for _ in range(take("I"))]
         rows.append(Row(name, dims, take("I"), take("Q")))
     at += -at % 32
-    return Doc(pairs, rows, bytearray(raw[at:]))
+    return Doc(pairs, rows, bytearray(raw[at:]), hole or len(raw) - at)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from lanewise import settings
-from lanewise.errors import LanewiseError, UsageError, collect
+from lanewise.errors import LanewiseError, TextError, UsageError, collect
 from lanewise.lane.form import Cut, Form
 from lanewise.lane.lane import Lane
 from lanewise.lane.runner import DECODE, LOGITS, PREFILL, Engine, Progress, Runner
@@ -77,7 +77,8 @@ def compile(
     download, read, compile, pack, load and prompt.
 
     Raises UsageError "usage.model", "usage.option", "usage.context", "usage.hold";
-    CheckpointError "checkpoint.*"; ModelError "model.*"; PlanError; BuildError "build.*";
+    CheckpointError "checkpoint.*"; ModelError "model.*"; TextError "text.*" (a damaged
+    vocabulary or template, before anything is compiled); PlanError; BuildError "build.*";
     RunError "run.memory"; or several as Refused.
 
         with lw.compile("smollm2") as lane:
@@ -240,6 +241,7 @@ class _Opening:
         if program is None:
             from lanewise.pipeline import compile_forms
 
+            self._before_seconds()
             made = {name: graph() for name, graph in graphs.items()}
             program, known = compile_forms(
                 made, self._options, target=self.target.name, facts=facts
@@ -247,6 +249,18 @@ class _Opening:
             store.save(key, program)
             plans = {name: partial(known.__getitem__, name) for name in cuts}
         return program, {n: Form(n, cut, graphs[n], plans[n]) for n, cut in cuts.items()}
+
+    def _before_seconds(self) -> None:
+        """What compiling or packing would be wasted on is refused before: a damaged vocabulary or
+        template.  One that is missing, or of a kind that we do not know, is of no concern to who
+        gives ids."""
+        if "tokenizer.ggml.tokens" not in self.checkpoint.metadata:
+            return
+        try:
+            _ = self.words.template
+        except TextError as error:
+            if error.code not in ("text.model", "text.pretokenizer"):
+                raise
 
     @property
     def _options(self) -> Options:
@@ -267,12 +281,15 @@ class _Opening:
 
     def _constants(self, program: Any) -> tuple[Constants, dict[str, Any]]:
         """The weights (from the sidecar), and with them what is computed at every start."""
-        from lanewise.runtime.weights import load_constants
+        from lanewise.runtime.weights import load_constants, sidecar_path
 
         # The table depends on the context, which must not make another sidecar.
         stored = tuple(c for c in program.constants if c.name != "rope")
+        packed = replace(program, constants=stored)
+        if not sidecar_path(packed, self.checkpoint.digest)[0].exists():
+            self._before_seconds()
         loaded = load_constants(
-            replace(program, constants=stored), self.checkpoint.raw, self.checkpoint.digest,
+            packed, self.checkpoint.raw, self.checkpoint.digest,
             target=self.target, threads=self.knobs.threads, progress=self.tell,
         )
         table = aligned(self.spec.rope.table(self.pool))
