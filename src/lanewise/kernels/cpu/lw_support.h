@@ -6,11 +6,19 @@
 #define LW_SUPPORT_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t __attribute__((may_alias, aligned(1))) lw_any8;
 
 #define LW_HIDDEN extern "C" __attribute__((weak, visibility("hidden"), used))
 
 LW_HIDDEN void* memcpy(void* to, const void* from, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    *(lw_any8*)((char*)to + i) = *(const lw_any8*)((const char*)from + i);
+    __asm__ volatile("" ::: "memory");
+  }
+  for (; i < n; ++i) {
     ((char*)to)[i] = ((const char*)from)[i];
     __asm__ volatile("" ::: "memory");
   }
@@ -26,7 +34,13 @@ LW_HIDDEN void* memmove(void* to, const void* from, size_t n) {
   return to;
 }
 LW_HIDDEN void* memset(void* to, int value, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
+  size_t i = 0;
+  uint64_t eight = 0x0101010101010101u * (uint8_t)value;
+  for (; i + 8 <= n; i += 8) {
+    *(lw_any8*)((char*)to + i) = eight;
+    __asm__ volatile("" ::: "memory");
+  }
+  for (; i < n; ++i) {
     ((char*)to)[i] = (char)value;
     __asm__ volatile("" ::: "memory");
   }
