@@ -85,7 +85,8 @@ template <int KIND_, int OFFSET_, bool MINS_, int SOURCE_> struct LwSimple {
 template <int KIND_, int SOURCE_> struct LwSuper {
   enum {
     KIND = KIND_, OFFSET = 0, SUBS = 1, K = 256, SOURCE = SOURCE_,
-    QB = 256 + (KIND == LW_BIT ? 64 : 0), SB = 64 + 256, RECORD = SB + 8 * QB
+    QB = 256 + (KIND == LW_BIT ? 64 : 0), SB = 64 + 256, RECORD = SB + 8 * QB,
+    BLOCK = RECORD / 8
   };
   static constexpr bool MINS = true;
   LW_INLINE_MEMBER int64_t panel(int64_t k) { return k / 256 * RECORD; }
@@ -106,7 +107,7 @@ template <int KIND_, int SOURCE_> struct LwSuper {
 struct LwSix {
   enum {
     KIND = LW_TWO_BITS, OFFSET = 32, SUBS = 2, K = 256, SOURCE = 210,
-    QB = 256 + 128, SB = 256 + 64, RECORD = SB + 8 * QB
+    QB = 256 + 128, SB = 256 + 64, RECORD = SB + 8 * QB, BLOCK = RECORD / 8
   };
   static constexpr bool MINS = false;
   LW_INLINE_MEMBER int64_t panel(int64_t k) { return k / 256 * RECORD; }

@@ -108,8 +108,8 @@ template <class F, int W> struct LwQuantOp {
 
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
-  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS, STREAMS = 2, DIRECT = LW_FLOAT_DIRECT };
-  enum { DIRECT_ROWS = 4 };
+  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS };
+  enum { STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4 };
   template <int T> struct Sums {
     lw_f32 v[T];
   };

@@ -5,14 +5,14 @@
 //  - lanes are output rows; T tokens share what is loaded of the weights.
 // lw_chain: one panel, straight from its packed form.  A panel is one forward stream and the next
 // panel follows it, which is what hardware prefetchers want: on Zen 4, two panels in flight or
-// software prefetch were 10 to 50 % slower; only the jump to a panel elsewhere is prefetched.
+// software prefetch were 10 to 50 % slower for one token; only a jump elsewhere is prefetched.
 // lw_tile (not AVX-512, where lw_chain is as fast): from one 512 of K unpacked to int16 words
 // (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
 #pragma once
 #include "matmul.h"
 #include "matmul_dot.h"
 
-// Of lw_tile: sixteen running int32 sums, and one step of two of K: words of P panels times two of a row.
+// Of lw_tile: sixteen running int32 sums, and a step of two of K: words of P panels, two of a row.
 #if defined(LW_AVX2)
 typedef LwPair LwSum;
 LW_INLINE lw_i32 lw_sum(LwSum z) { return lw_whole(z); }
@@ -69,12 +69,15 @@ LW_INLINE void lw_fold(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32
   }
 }
 
-// The chains of one panel x T rows over blocks [b0, b1).
-template <class F, int W, int T>
+// The chains of one panel x T rows over blocks [b0, b1).  AHEAD: bytes ahead to prefetch, or 0.
+template <class F, int W, int T, int AHEAD>
 LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows<T>& x, int64_t b0,
                                   int64_t b1) {
   LwChains<F, T> c = {};
   LW_ROLL for (int64_t b = b0; b < b1; ++b) {
+    if constexpr (AHEAD > 0)
+      LW_UNROLL for (int i = 0; i < F::BLOCK; i += 64)
+        lw_prefetch(panel + b * F::BLOCK + AHEAD + i);
     const LwBlock blk = F::block(panel, b, nb);
     lw_i32 z[T][2];
     lw_dot<F, W, T>(blk, x, b, z);
@@ -86,10 +89,12 @@ LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows
 template <class F, int W, int T>
 LW_NOINLINE void lw_direct(const uint8_t* panel, const LwRows<T>& rows, int64_t nb,
                            LwChains<F, T>& total) {
+  // Much to compute makes the stream so slow that the hardware stays too close to it (measured).
+  enum { LIGHT = T == 1 && F::K == 32 && F::KIND != LW_BIT, AHEAD = LIGHT ? 0 : 4096 };
   const LwRows<T> x = rows;
   for (int64_t b0 = 0; b0 < nb; b0 += LW_CHAIN_BLOCKS) {
     const int64_t b1 = lw_min64(nb, b0 + LW_CHAIN_BLOCKS);
-    lw_chain_add(total, lw_chain<F, W, T>(panel, nb, x, b0, b1), b0 == 0);
+    lw_chain_add(total, lw_chain<F, W, T, AHEAD>(panel, nb, x, b0, b1), b0 == 0);
   }
 }
 
@@ -97,7 +102,7 @@ template <class F, int W, int T>
 LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T>& rows, int64_t b0,
                                 int64_t b1, LwChains<F, T>& c) {
   const LwRows<T> x = rows;
-  c = lw_chain<F, W, T>(panel, nb, x, b0, b1);
+  c = lw_chain<F, W, T, 0>(panel, nb, x, b0, b1);
 }
 
 // One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
