@@ -214,7 +214,8 @@ def _scores(meta: Mapping[str, Any], n: int) -> np.ndarray | None:
     scores = _numbers(meta, "scores", n, "iuf")
     if scores is not None and np.isnan(scores).any():
         raise refuse(_PREFIX + "scores", "a score is not a number")
-    return None if scores is None else scores.astype(np.float32)
+    with np.errstate(over="ignore"):  # files hold float32; a larger one is infinite
+        return None if scores is None else scores.astype(np.float32)
 
 
 def _ends(
