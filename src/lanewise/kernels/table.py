@@ -195,7 +195,7 @@ def take_attention(body: Graph) -> Selection | str:
         return "more than a quantisation after attention"
     rows, heads, d = node.types[0].shape
     kv = body.type(node.operands[1])
-    if d % 8 or d > 256 or kv.dtype not in ("f16", "f32"):
+    if d > 256 or kv.dtype not in ("f16", "f32"):
         return f"heads of {d} over a {kv.dtype} cache"
     if rest and d % 32:
         return f"heads of {d} do not hold whole groups of 32"
