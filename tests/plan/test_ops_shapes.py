@@ -133,3 +133,15 @@ def test_products_of_odd_sizes(rows: int, k: int, n: int, dtype: str) -> None:
     ids = many.root("u32", (rows,))
     many.add("gather_rows", many.root(dtype, (n, k), "weight"), ids)
     many.check()
+
+
+def test_long_arrays_are_shared_out_whatever_their_shape() -> None:
+    """One row of many elements is pieces, not one thread's work; the last piece is shorter."""
+    many = Many()
+    for shape in ((1, 10_007), (3, 5, 1000), (20_000,), (8192,)):
+        x, one = many.root("f32", shape), many.root("f32", (1,))
+        y = many.b.apply("mul", many.b.apply("add", x, one), x)
+        many.b.output(f"o{len(many.ops)}", many.b.apply("tanh", y))
+        many.ops[f"o{len(many.ops)}"] = "tanh"
+        many.add("silu", many.root("bf16", shape))
+    many.check()

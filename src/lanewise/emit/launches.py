@@ -309,10 +309,13 @@ def rows_text(scene: Scene) -> str:
     def scratch_row(name: str, most: int) -> str:
         return f"float* const {name} = (float*)lw_take(&room, {most} * 4);"
 
-    frame = Frame("row", "0", rows.width, rows.width, scene.pointer, scene.scalar, scratch_row,
+    width: int | str = rows.width
+    if rows.flat % rows.width:
+        width = f"lw_least({rows.width}, {rows.flat} - row * {rows.width})"
+    frame = Frame("row", "0", width, rows.width, scene.pointer, scene.scalar, scratch_row,
                   rows.width)  # fmt: skip
     lines = RowText(scene.body, frame, scene.sinks()).write(nodes)
-    count = f"{scene.live} * {rows.per_live}" if rows.per_live else "1"
+    count = f"{scene.live} * {rows.per_live}" if rows.per_live else str(rows.count)
     share = ("const lw_range s = {0, " + count + "};" if scene.launch.mode == "private"
              else f"const lw_range s = lw_split({count}, t, T);")  # fmt: skip
     return "\n".join([

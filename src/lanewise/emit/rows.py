@@ -97,7 +97,7 @@ class RowText:
         inner = [f"for (int64_t i = 0; i < {self.frame.width}; i += VF_N) {{"]
         if tail:
             inner.append(f"  const int64_t n = lw_least({self.frame.width} - i, VF_N);")
-        names: dict[Ref, str] = {}
+        names: dict[Ref, str] = {}  # values in registers: results of the run, operands loaded
         later = self._used_later(run)
         for i in run:
             node = self.body.nodes[i]
@@ -129,15 +129,20 @@ class RowText:
         if ref in names:
             return names[ref]
         name = f"a{ref[0]}_{ref[1]}"
-        if name in inner[0:0] or any(line.startswith(f"  const vf {name} ") for line in inner):
-            return name
         n = ", n" if tail else ""
         if ref in self.have:
             text = f"vf_load{tail}({self.have[ref]} + i{n})"
         else:
             text = self._root_load(ref, node, tail, n)
         inner.append(f"  const vf {name} = {text};")
+        if self._steady(ref, node):
+            names[ref] = name
         return name
+
+    def _steady(self, ref: Ref, node: Node) -> bool:
+        """Is what was loaded the same for every node of the run?  Half of a row at hand is; so
+        is an operand that is as large as the result, or one number."""
+        return ref in self.have or self.body.type(ref).size in (1, node.types[0].size)
 
     def _root_load(self, ref: Ref, node: Node, tail: str, n: str) -> str:
         root = self.body.node(ref)

@@ -126,11 +126,14 @@ def _store_chain(body: Graph, node: Node, n: int) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """A row-wise body: `count` rows of `width` columns; `per_live` rows for each live one."""
+    """A row-wise body: `count` rows of `width` columns; `per_live` rows for each live one (0:
+    rows are not counted).  `flat` elements in all, if shape does not matter: rows are then
+    pieces of them, the last one shorter."""
 
     count: int
     width: int
     per_live: int
+    flat: int = 0
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +150,9 @@ def rows_of(body: Graph) -> Rows | str:
         lead = lead or node
     if lead is None:
         return "nothing to compute"
+    total = _flat(body, inner)
+    if total:
+        return Rows(-(-total // FLAT), FLAT, 0, total)
     typed = body.type(lead.operands[1 if lead.op == "kv_write" else 0])
     shape = typed.shape if lead.op in ROW_OPS else lead.types[0].shape
     if heads:
@@ -154,6 +160,22 @@ def rows_of(body: Graph) -> Rows | str:
     lead_shape, width = shape[:-1], shape[-1]
     count = math.prod(lead_shape)
     return Rows(count, width, count // lead_shape[0] if lead_shape else 0)
+
+
+FLAT: Final = 4096  # elements of a piece: its values stay in the L1 cache
+
+
+def _flat(body: Graph, inner: list[Node]) -> int:
+    """Elements of a body that is elementwise over operands of one size or one number, with no
+    rows to count; else 0."""
+    size = inner[0].types[0].size
+    plain = all(
+        opdef(n.op).form == "elementwise" and n.types[0].size == size for n in inner
+    ) and all(
+        n.types[0].size in (1, size) for _, n in body.roots()
+    )
+    ragged = any(body.live[(i, 0)] for i, _ in body.roots())
+    return size if plain and not ragged and size > FLAT else 0
 
 
 ROW_OPS: Final = (
