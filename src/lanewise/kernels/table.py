@@ -242,7 +242,8 @@ def take_rows(body: Graph) -> Selection | str:
     small = rows.count <= PRIVATE_ROWS and rows.per_live > 0 and not writes_state
     stage = Stage(
         "rows", "private" if small else "split", _operands(body), tuple(range(len(body.outputs))),
-        f"rows/{rows.count}/{rows.per_live}/{rows.flat}", _row_aligned(body, rows), rows_scratch(body, rows),
+        f"rows/{rows.count}/{rows.per_live}/{rows.flat}", _row_aligned(body, rows),
+        rows_scratch(body, rows),
     )
     why = "few rows: every thread computes them for itself" if small else "row by row"
     return Selection("rows", why, (stage,), recipe="rows")
