@@ -2,7 +2,8 @@
 //  PANELS, TOKENS   the size of its tile;
 //  STREAMS, DIRECT  panels and tokens of one pass over packed weights;
 //  DIRECT_ROWS      up to which row count the packed weights are read directly;
-//  unpack, tile, total (adds a 512 of K to the running total and returns the sum), direct.
+//  CHUNK            elements of K that a tile covers;
+//  unpack, tile, total (adds a chunk of K to the running total and returns the sum), direct.
 #pragma once
 #include "matmul_run.h"
 
@@ -40,6 +41,7 @@ enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {
   static constexpr bool PACKED = lw_packed_tiles<F, W>();
+  enum { CHUNK = PACKED ? 4 * LW_CHAIN : LW_CHAIN };
   enum { PANELS = 1, STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
   enum { TOKENS = PACKED ? (int)DIRECT : LW_TILE_TOKENS };
   enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
@@ -82,9 +84,14 @@ template <class F, int W> struct LwQuantOp {
   }
   template <int P, int T>
   LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
-                             int64_t k0, int64_t n, Sums<T> c[P]) {
+                             int64_t at, int64_t k0, int64_t n, Sums<T> c[P]) {
     const LwRows<T> x = rows<T>(m, row);
     if constexpr (PACKED) {
+      if (k0 > 0) LW_UNROLL for (int t = 0; t < T; ++t) {
+        c[0].acc[t] = ((lw_f32*)lw_scratch(m, LW_AT_TOTALS))[at + t * LW_UNITS];
+        if constexpr (F::MINS)
+          c[0].mins[t] = ((lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS))[at + t * LW_UNITS];
+      }
       lw_packed_tile<F, W, T>(units[u].panel, m->k / 32, x, k0 / 32, (k0 + n) / 32, c[0]);
     } else {
       LwUnpacked<F> w[P];
@@ -97,8 +104,9 @@ template <class F, int W> struct LwQuantOp {
                                 bool last) {
     lw_f32* sums = (lw_f32*)lw_scratch(m, LW_AT_TOTALS) + at;
     lw_f32* mins = (lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS) + at;
-    lw_f32 a = first ? c.acc[t] : *sums + c.acc[t], b = {};
-    if constexpr (F::MINS) b = first ? c.mins[t] : *mins + c.mins[t];
+    const bool whole = PACKED || first;  // a packed tile has added what came before
+    lw_f32 a = whole ? c.acc[t] : *sums + c.acc[t], b = {};
+    if constexpr (F::MINS) b = whole ? c.mins[t] : *mins + c.mins[t];
     if (last) return F::MINS ? a + b : a;
     *sums = a;
     if constexpr (F::MINS) *mins = b;
@@ -109,7 +117,7 @@ template <class F, int W> struct LwQuantOp {
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
   enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS };
-  enum { STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4 };
+  enum { STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4, CHUNK = LW_CHAIN };
   template <int T> struct Sums {
     lw_f32 v[T];
   };
@@ -135,8 +143,8 @@ template <class F> struct LwFloatOp {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t k0,
-                             int64_t n, Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t,
+                             int64_t k0, int64_t n, Sums<T> c[P]) {
     const float* w[P];
     const float* x[T];
     LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
@@ -155,7 +163,7 @@ template <class F> struct LwFloatOp {
 
 // The reference mode: any weights, f32 activations, f64 sums.
 template <class F> struct LwDoubleOp {
-  enum { PANELS = 1, TOKENS = 4, STREAMS = 1, DIRECT = 1, DIRECT_ROWS = 0 };
+  enum { PANELS = 1, TOKENS = 4, STREAMS = 1, DIRECT = 1, DIRECT_ROWS = 0, CHUNK = LW_CHAIN };
   template <int T> struct Sums {
     lw_f64 v[T];
   };
@@ -166,8 +174,8 @@ template <class F> struct LwDoubleOp {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, (float*)lw_scratch(m, u * LW_CHAIN * 64));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t k0,
-                             int64_t n, Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t,
+                             int64_t k0, int64_t n, Sums<T> c[P]) {
     const float* x[T];
     LW_UNROLL for (int t = 0; t < T; ++t) x[t] = LwFloatOp<lw_format_f32>::row(m, r + t) + k0;
     lw_tile_f64<T>((const float*)lw_scratch(m, u * LW_CHAIN * 64), x, n, c[0].v);

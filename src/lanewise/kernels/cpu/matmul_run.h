@@ -1,8 +1,8 @@
 // The loops around the tiles.  Laws:
 //  - a thread's columns are cut into blocks of whole granules, a block into units (one panel of
 //    one matrix; a granule's panels of w, then of w1), walked in the order of memory;
-//  - few rows: straight from the packed weights.  Many: one 512 of K of up to LW_UNITS units is
-//    unpacked to scratch, then every group of tokens passes over it;
+//  - few rows: whole panels, one after the other.  Many: a chunk of K of up to LW_UNITS units,
+//    unpacked to scratch where that helps, then every group of tokens passes over it;
 //  - an epilogue gets each granule's finished tile once per group of tokens.
 // Op (below) is the arithmetic: nothing here adds a number.
 #pragma once
@@ -114,7 +114,7 @@ template <class Op, int T> struct LwGroup {
                                                          int64_t k0, int64_t n, float* tile,
                                                          int64_t ld) {
     typename Op::template Sums<T> c[P];
-    Op::template tile<P, T>(m, units, i, row, k0, n, c);
+    Op::template tile<P, T>(m, units, i, row, cell * LW_UNITS + i, k0, n, c);
     for (int p = 0; p < P; ++p) {
       LW_UNROLL for (int t = 0; t < T; ++t) {
         const int64_t at = (cell + t) * LW_UNITS + i + p;
@@ -126,7 +126,7 @@ template <class Op, int T> struct LwGroup {
   }
 };
 
-// Every group of tokens [row0, row1) over one unpacked 512 of K; `last`: nothing is left to add.
+// Every group of tokens [row0, row1) over one chunk of K; `last`: nothing is left to add.
 template <class Op>
 LW_NOINLINE void lw_run_tokens(const LwMatmul* m, const LwColumns& c, const LwUnit* units,
                                int32_t count, int64_t row0, int64_t row1, int64_t k0, int64_t n,
@@ -172,8 +172,8 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
         const int32_t count = (int32_t)lw_min64(LW_UNITS, c.units - i);
         LwUnit units[LW_UNITS];
         for (int32_t u = 0; u < count; ++u) units[u] = lw_unit(m, bytes, c, i + u);
-        for (int64_t k0 = 0; k0 < m->k; k0 += LW_CHAIN) {
-          const int64_t n = lw_min64(LW_CHAIN, m->k - k0);
+        for (int64_t k0 = 0; k0 < m->k; k0 += Op::CHUNK) {
+          const int64_t n = lw_min64(Op::CHUNK, m->k - k0);
           for (int32_t u = 0; u < count; ++u) Op::unpack(m, units[u].panel, u, k0, n);
           lw_run_tokens<Op>(m, c, units, count, row0, row1, k0, n, tile, ld,
                             i + count == c.units && k0 + n == m->k);

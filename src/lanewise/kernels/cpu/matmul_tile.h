@@ -98,11 +98,15 @@ LW_NOINLINE void lw_direct(const uint8_t* panel, const LwRows<T>& rows, int64_t 
   }
 }
 
+// Several chains, added to what is in `total` already (b0 > 0).
 template <class F, int W, int T>
-LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T>& rows, int64_t b0,
-                                int64_t b1, LwChains<F, T>& c) {
+LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T>& rows,
+                                int64_t b0, int64_t b1, LwChains<F, T>& total) {
   const LwRows<T> x = rows;
-  c = lw_chain<F, W, T, 0>(panel, nb, x, b0, b1);
+  for (int64_t b = b0; b < b1; b += LW_CHAIN_BLOCKS) {
+    const int64_t end = lw_min64(b1, b + LW_CHAIN_BLOCKS);
+    lw_chain_add(total, lw_chain<F, W, T, 0>(panel, nb, x, b, end), b == 0);
+  }
 }
 
 // One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
