@@ -7,15 +7,14 @@ rounding.  Decoded matrices are kept, by identity, while the matrix lives.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from lanewise.ir.graph import Type
-from lanewise.quant.activations import quantise
-from lanewise.quant.format import format_of
+from lanewise.quant.activations import ActArray
+from lanewise.quant.format import QuantArray as QuantArray  # a value, too
 
 Array = np.ndarray[Any, Any]
 DTYPES = {
@@ -25,44 +24,6 @@ DTYPES = {
 }  # fmt: skip
 _NAMES = {v: k for k, v in DTYPES.items()}
 _decoded: dict[int, tuple[Any, Array]] = {}  # id -> (the matrix or None, f32 rows)
-
-
-@dataclass(frozen=True, eq=False)
-class QuantArray:
-    """A quantised matrix: `data` uint8 [n, bytes of a row] in a format, logical shape (n, k).
-
-    Anything with `format`, `shape` and `decode() -> f32 [n, k]` serves as well.
-    """
-
-    format: str
-    shape: tuple[int, int]
-    data: Array
-
-    def decode(self) -> Array:
-        decode = format_of(self.format).decode
-        assert decode is not None, f"{self.format} has no decoder"
-        return decode(self.data)
-
-    @staticmethod
-    def encode(x: Array, format: str) -> QuantArray:
-        """f32 [n, k] in a format that we can write."""
-        encode = format_of(format).encode
-        assert encode is not None, f"{format} has no encoder"
-        return QuantArray(format, (x.shape[0], x.shape[1]), encode(x))
-
-
-@dataclass(frozen=True, eq=False)
-class ActArray:
-    """Quantised activations: v int32 [R, K], one f32 scale per group of 32: [R, K/32]."""
-
-    recipe: str
-    v: Array
-    scale: Array
-
-    @staticmethod
-    def encode(x: Array, recipe: str) -> ActArray:
-        """f32 [R, K] by a recipe."""
-        return ActArray(recipe, *quantise(x, recipe))
 
 
 def wide(value: Any) -> Array:

@@ -35,6 +35,11 @@ class ActArray:
     v: NDArray[np.int32]
     scale: NDArray[np.float32]
 
+    @staticmethod
+    def encode(x: NDArray[np.float32], recipe: str) -> ActArray:
+        """f32 [R, K] by a recipe; raises as `quantise`."""
+        return ActArray(recipe, *quantise(x, recipe))
+
 
 def quantise(x: NDArray[np.float32], recipe: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """x [..., K] f32 -> (v int32 [..., K], s f32 [..., K / 32]); x is about v * s.

@@ -267,3 +267,13 @@ class QuantArray:
                 "usage.format", f"{self.format} is not decoded", remedy="convert to another format"
             )
         return decode(self.data)
+
+    @staticmethod
+    def encode(x: Floats, format: str) -> QuantArray:
+        """f32 [n, k] in a format that we can write; raises UsageError ``usage.format``."""
+        encode = format_of(format).encode
+        if encode is None:
+            raise UsageError(
+                "usage.format", f"{format} is not written", remedy="q8_0, q4_0, q4_1, q5_0, q5_1"
+            )
+        return QuantArray(format, (x.shape[0], x.shape[1]), encode(x))
