@@ -93,6 +93,37 @@ def test_a_row_alone_has_the_same_bits(isa: str, fmt: str, act: str) -> None:
         assert np.array_equal(bits(together), bits(alone[:rows])), rows
 
 
+# n, k, rows, granule, pairs: several chunks of K; several parts of rows; wide tiles of pairs.
+LARGE = ((17, 4352, 18, 16, False), (16, 256, 1100, 16, False), (300, 256, 70, 256, True))
+
+
+@pytest.mark.parametrize("isa", native.isas())
+@pytest.mark.parametrize(
+    ("fmt", "act"),
+    [("q4_1", "int8x2"), ("q6_k", "int8x2"), ("q5_0", "int8"), ("f16", "f32"), ("q8_0", "f64")],
+)
+@pytest.mark.parametrize(("n", "k", "rows", "granule", "paired"), LARGE)
+def test_large(
+    isa: str, fmt: str, act: str, n: int, k: int, rows: int, granule: int, paired: bool
+) -> None:
+    """Where the loops around a tile turn over."""
+    kernel = kernels(isa, fmt)
+    raw, raw1 = matrix(fmt, n, k, 1), matrix(fmt, n, k, 2)
+    x = np.random.default_rng(6).standard_normal((rows, k)).astype(np.float32)
+    second = kernel.pack(raw1, n, k) if paired else None
+    got = kernel.product(act, kernel.pack(raw, n, k), x, n, packed1=second, granule=granule)
+    want = large_model(fmt, act, n, k, rows)
+    assert np.array_equal(bits(got if second is None else got[:, 0]), bits(want))
+    if second is not None:
+        assert np.array_equal(bits(got[:, 1]), bits(model(fmt, act, raw1, x)))
+
+
+@functools.cache
+def large_model(fmt: str, act: str, n: int, k: int, rows: int) -> np.ndarray:
+    x = np.random.default_rng(6).standard_normal((rows, k)).astype(np.float32)
+    return model(fmt, act, matrix(fmt, n, k, 1), x)
+
+
 @pytest.mark.parametrize(("fmt", "act"), native.PAIRS)
 def test_close_to_float64(fmt: str, act: str) -> None:
     """Against the gguf package's weights in float64, within what the recipe's roundings allow."""
