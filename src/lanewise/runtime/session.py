@@ -50,7 +50,8 @@ class Session:
     ``constants``: name -> its stored bytes, any dtype, C-contiguous and 64-aligned, as
     `runtime.weights.load_constants` gives them; they may be shared by sessions.  ``states``:
     name -> the caller's own arrays of that kind; a state not named is allocated as zeros.
-    ``threads``: how many a run takes (default: the pool's).
+    ``threads``: how many a run takes (default: the pool's).  ``lent``: every buffer that is not
+    given is lent by the caller, who binds its address before a run.
 
     Raises RunError ``run.memory`` (before anything is allocated), ``run.buffer`` (an array that
     is missing, too small or misplaced), ``run.threads``.
@@ -65,14 +66,16 @@ class Session:
         states: Mapping[str, NDArray[Any]] | None = None,
         threads: int | None = None,
         pool: ThreadPool | None = None,
+        lent: bool = False,
     ) -> None:
         self.program = program
         self._library = library  # keeps the code mapped
         self._pool = pool if pool is not None else shared_pool()
         self.threads = check_threads(self._pool.threads if threads is None else threads)
-        given = _given(program, constants, states or {})
+        given = _given(program, constants, states or {}, lent)
         self._given = list(given.values())  # keeps the caller's arrays alive
-        self._allocate([i for i in range(len(program.buffers)) if i not in given])
+        buffers = () if lent else range(len(program.buffers))
+        self._allocate([i for i in buffers if i not in given])
         for i, array in given.items():
             self._table[i] = array.ctypes.data
         self._scalars = np.zeros(max(1, len(program.scalars)), np.uint32)
@@ -102,7 +105,7 @@ class Session:
         self._blocks = [Block(cache_size, check=False, huge=False), Block(total, check=False)]
         self._places = {i: (0, at) for i, at in cached.items()}
         self._places |= {i: (1, at) for i, at in ports.items()}
-        self._table = np.empty(max(1, len(program.buffers)), np.uint64)
+        self._table = np.zeros(max(1, len(program.buffers)), np.uint64)
         for i, (block, at) in self._places.items():
             self._table[i] = self._blocks[block].address + at
         at = self._blocks[1].address + size
@@ -161,6 +164,14 @@ class Session:
         ``run.closed``."""
         states = [(b.name, i) for i, b in enumerate(self.program.buffers) if b.kind == "state"]
         return self._port("(all)", name, tuple(states))
+
+    def bind(self, index: int, address: int) -> None:
+        """Let a buffer (its index in the program) be at an address from the next run on.
+
+        The caller keeps the memory alive, large enough and, for constants, 64-aligned; not while
+        a run is in flight.
+        """
+        self._table[index] = address
 
     def _view(self, index: int) -> NDArray[Any]:
         self._open()
@@ -282,7 +293,8 @@ def _lay_out(sizes: Iterable[tuple[int, int]]) -> tuple[dict[int, int], int]:
 
 
 def _given(
-    program: Program, constants: Mapping[str, NDArray[Any]], states: Mapping[str, NDArray[Any]]
+    program: Program, constants: Mapping[str, NDArray[Any]], states: Mapping[str, NDArray[Any]],
+    lent: bool = False,
 ) -> dict[int, NDArray[Any]]:
     """Index -> array, for every constant and for the states that the caller brings."""
     found: dict[int, NDArray[Any]] = {}
@@ -290,7 +302,7 @@ def _given(
         array = {"constant": constants, "state": states}.get(buffer.kind, {}).get(buffer.name)
         wrong = ""
         if array is None:
-            if buffer.kind != "constant":
+            if lent or buffer.kind != "constant":
                 continue
             wrong = "it is missing"
         elif not array.flags.c_contiguous:
