@@ -45,7 +45,7 @@ def _count(text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < 2**31:
-        raise ValueError("a whole number, 0 or more")
+        raise ValueError("a whole number from 0 to 2147483647")
     return value
 
 
@@ -97,6 +97,8 @@ SETTINGS: tuple[Setting, ...] = (
             "rows of the largest prefill chunk; 1: decode steps only"),
     Setting("offline", "bool", False, "LANEWISE_OFFLINE",
             "never touch the network"),
+    Setting("speculate", "auto|off|0|1|2|3|4|5|6|7", "auto", "LANEWISE_SPECULATE",
+            "tokens guessed from what the text repeats; auto: as many as pay; never changes it"),
     Setting("threads", "count", 0, "LANEWISE_THREADS",
             "threads of a step; 0: one for each core that this process may use"),
     Setting("weights_in", "memory|map", "memory", "LANEWISE_WEIGHTS_IN",

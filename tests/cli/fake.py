@@ -86,6 +86,7 @@ class FakeLane:
             for name, n in (("decode", 1), ("prefill", 512))
         }
         self.program = SimpleNamespace(text="// the program", identity="abc123")
+        self.context = self.options["context"] or 4096
         FakeLane.last = self
 
     def __enter__(self) -> FakeLane:

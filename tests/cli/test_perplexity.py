@@ -60,7 +60,7 @@ def test_the_command(call, tmp_path):
     assert record["perplexity"] == pytest.approx(math.exp((same + other) / 2), rel=1e-6)
     assert record["tokens"] == 2 and record["windows"] == 1 and record["window"] == 512
     assert record["nll_error"] == pytest.approx((other - same) / 2 / math.sqrt(2), rel=1e-6)
-    assert fake.FakeLane.last.options["context"] == 512
+    assert fake.FakeLane.last.options["context"] is None
     plain = call("perplexity", "fake", "-", "-c", "2", stdin="aabb")
     first, second, last = plain.stdout.splitlines()
     assert first.startswith("1/2  1 tokens  perplexity ")

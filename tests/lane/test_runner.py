@@ -165,7 +165,11 @@ def test_bad_prompts_are_refused(ids: list[int], code: str) -> None:
         r.check(ids)
     assert e.value.code == code and not engine.runs
     if code == "usage.context":
-        assert "65" in str(e.value) and "64" in str(e.value) and "context=65" in e.value.remedy
+        assert "65" in str(e.value) and "64" in str(e.value) and e.value.remedy
+        r = Runner(engine, context=64, vocab=VOCAB, max_chunk=1, trained=65)
+        with pytest.raises(UsageError) as e:
+            r.check(ids)
+        assert "-c" in e.value.remedy and "65" in e.value.remedy
 
 
 def test_numpy_ids_are_ids() -> None:

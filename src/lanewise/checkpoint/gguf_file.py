@@ -131,7 +131,7 @@ class GgufFile:
         if magic != b"GGUF":
             if self.size < 4 and b"GGUF".startswith(magic):
                 self._take(4, "the magic")
-            raise self.refuse("magic", f"not a GGUF file: it begins with {magic!r}", "pass a .gguf")
+            raise self.refuse("magic", f"not a GGUF file: it begins with {magic!r}", "give the path of a .gguf")
         self._at = 4
         version = self._number("u32", "the version")
         if version not in (2, 3):
@@ -322,7 +322,7 @@ def _mapped(path: Path) -> tuple[mmap.mmap, int, int]:
     try:
         state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
-            raise refuse("unreadable", "not a regular file", "pass a .gguf file")
+            raise refuse("unreadable", "not a regular file", "give the path of a .gguf file")
         if state.st_size == 0:
             raise refuse("truncated", "the file is empty", "fetch it again")
         return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), state.st_size, state.st_mtime_ns

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from lanewise.lane import Lane
 
+_WINDOW = 512
 _ROWS = 64  # rows of logits that are widened to float64 at a time
 
 
@@ -36,9 +37,7 @@ _ROWS = 64  # rows of logits that are widened to float64 at a time
     "--context",
     "window",
     type=click.IntRange(2, options.BIG),
-    default=512,
-    show_default=True,
-    help="Tokens of a window (W).",
+    help="Tokens of a window (W).  [default: 512, or the model's context if that is less]",
 )
 @click.option(
     "--stride",
@@ -52,7 +51,7 @@ _ROWS = 64  # rows of logits that are widened to float64 at a time
 def command(
     model: str,
     file: str,
-    window: int,
+    window: int | None,
     stride: int | None,
     limit: int | None,
     lane: options.LaneOptions,
@@ -66,11 +65,8 @@ def command(
     tokens that no window scored before, and never its own first token.  The text is one run of
     tokens, as the model's tokenizer gives them, special tokens of the text not parsed.
     """
-    stride = window if stride is None else stride
-    if stride > window:
-        raise click.BadParameter(
-            f"{stride} is not in the range 1<=x<={window}.", param_hint="'--stride'"
-        )
+    if window is not None:
+        stride = _stride(stride, window)
     text = common.read_text(file)
     lane = replace(lane, context=window)
     stages = Stages(live)
@@ -78,12 +74,16 @@ def command(
     try:
         with common.open_lane(model, lane, stages) as opened:
             stages.close()
+            if window is None:
+                window = min(_WINDOW, opened.context)
+            stride = _stride(stride, window)
             ids = opened.tokenizer.encode(text)
             if len(ids) < 2:
                 raise UsageError(
                     "usage.text",
                     f"the text has {len(ids)} tokens; perplexity needs at least 2",
                     place=file,
+                    remedy="give a longer text",
                 )
             score = _score(opened, ids, window, stride, limit, as_json)
     finally:
@@ -96,6 +96,16 @@ def command(
         one_json({"perplexity": value, **score, **extra})
     else:
         click.echo(f"perplexity {value:.4f} over {score['tokens']} tokens in {seconds(took)}")
+
+
+def _stride(stride: int | None, window: int) -> int:
+    if stride is None:
+        return window
+    if stride > window:
+        raise click.BadParameter(
+            f"{stride} is not in the range 1<=x<={window}.", param_hint="'--stride'"
+        )
+    return stride
 
 
 def _score(

@@ -23,6 +23,7 @@ from lanewise.lane.lane import Lane
 from lanewise.lane.runner import DECODE, LOGITS, PREFILL, Engine, Progress, Runner
 from lanewise.lane.sampling import check_count, option_error
 from lanewise.lane.spec import KV_BYTES, PAGE, ModelInfo, ModelSpec
+from lanewise.lane.speculate import ROWS, VERIFY, Drafting, Later
 from lanewise.lane.words import Words
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Knobs:
     kv: str
     threads: int | None
     hold: tuple[str, ...]
+    speculate: str | int = "off"
 
 
 def compile(
@@ -65,6 +67,7 @@ def compile(
     hold: Sequence[str] | str | None = None,
     offline: bool | None = None,
     batch: int = 1,
+    speculate: str | int | None = None,
     progress: Progress | None = None,
 ) -> Lane:
     """Compile a model and open it.
@@ -73,7 +76,7 @@ def compile(
     the environment (LANEWISE_<NAME>), else its default: context the smaller of the model's and
     4096 positions; max_chunk 512 prompt rows at once (a power of two; 1 runs decode steps only);
     activations "int8x2" ("int8", "f32"); kv "f16" ("f32"); threads one for each core; hold no
-    fusion rule (names, or "all").  progress(stage, done, total, detail) is told of resolve,
+    fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).  progress(stage, done, total, detail) is told of resolve,
     download, read, compile, pack, load and prompt.
 
     Raises UsageError "usage.model", "usage.option", "usage.context", "usage.hold";
@@ -84,7 +87,7 @@ def compile(
         with lw.compile("smollm2") as lane:
             print(lane.generate("Once upon a time", max_tokens=64, temperature=0).read())
     """
-    knobs = check_knobs(context, max_chunk, activations, kv, threads, hold, batch)
+    knobs = check_knobs(context, max_chunk, activations, kv, threads, hold, batch, speculate)
     tell = progress or (lambda stage, done, total, detail: None)
     checkpoint = open_checkpoint(model, offline, tell)
     try:
@@ -104,6 +107,7 @@ def check_knobs(
     threads: int | None,
     hold: Sequence[str] | str | None,
     batch: int,
+    speculate: str | int | None = None,
 ) -> Knobs:
     """Options as given, else the environment's, else defaults; UsageError "usage.option" names
     each that is out of range ("usage.setting" if the environment is)."""
@@ -136,9 +140,16 @@ def check_knobs(
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
     cached = choice("kv", kv, tuple(KV_BYTES))
     held = tuple(settings.resolve("hold", hold))
+    ahead = settings.get("speculate") if speculate is None else speculate
+    try:
+        Drafting.checked(ahead, chosen)
+    except UsageError as error:
+        errors.append(error)
     collect(errors)
     assert chunk is not None
-    return Knobs(room, chunk, chosen, cached, many, held)
+    if ahead == "auto" and chunk == 1:
+        ahead = "off"  # decode steps only
+    return Knobs(room, chunk, chosen, cached, many, held, ahead)
 
 
 def open_checkpoint(
@@ -318,18 +329,26 @@ class _Opening:
         session = Session(program, library, constants, threads=self.knobs.threads)
         sessions = [session]
 
-        def for_logits() -> Engine:
-            rows = min(_LOGITS_ROWS, self.pool)
-            cut = self._cut(LOGITS, rows, outputs="all", sample=False)
-            more, made = self._forms({LOGITS: cut})
+        def another(name: str, **more: Any) -> Engine:
+            """A form of a program of its own, over the same weights and cache."""
+            cut = self._cut(name, outputs="all", **more)
+            program, made = self._forms({name: cut})
             states = {name: session.state(name) for name in ("k", "v")}
             sessions.append(Session(
-                more, self._library(more), constants, states=states, threads=self.knobs.threads
+                program, self._library(program), constants, states=states,
+                threads=self.knobs.threads,
             ))
             lane.forms = {**lane.forms, **made}
             return sessions[-1]
 
+        def for_drafts() -> Engine:
+            self.tell = lambda stage, done, total, detail: None  # text is being written
+            return another(VERIFY, rows=min(ROWS, self.pool))
+
+        verify = Later(for_drafts)
+
         def close() -> None:
+            verify.close()
             for each in reversed(sessions):
                 each.close()
             constants.clear()
@@ -337,13 +356,15 @@ class _Opening:
             self.checkpoint.close()
 
         runner = Runner(
-            session, context=self.context, vocab=self.spec.vocab,
+            session, context=self.context, vocab=self.spec.vocab, trained=self.spec.context,
             max_chunk=self.cuts.get(PREFILL, self.cuts[DECODE]).rows,
-            logits_engine=for_logits, progress=self.tell,
+            logits_engine=lambda: another(LOGITS, rows=min(_LOGITS_ROWS, self.pool), sample=False),
+            verify_engine=verify, progress=self.tell,
         )
         lane = Lane(
             spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
-            threads=session.threads, close=close,
+            threads=session.threads, activations=self.knobs.activations,
+            speculate=self.knobs.speculate, close=close,
         )
         return lane
 

@@ -9,6 +9,7 @@ chunks never changes a bit (law 2), so reuse needs no tolerance.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from lanewise.errors import RunError, UsageError
 from lanewise.lane.form import NOT_FINITE
 from lanewise.lane.sampling import Sampling
+from lanewise.lane.speculate import VERIFY, Pace
 
 DECODE: Final = "decode"
 PREFILL: Final = "prefill"
@@ -58,12 +60,13 @@ class _Ports:
     def capacity(self) -> int:
         return len(self.tokens)
 
-    def choose(self, sampling: Sampling, draw: float) -> None:
+    def choose(self, sampling: Sampling, draws: Sequence[float]) -> None:
+        """The options of the first len(draws) rows of the output."""
         values = (
-            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, draw,
+            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, draws,
         )
         for view, value in zip(self.options, values, strict=True):
-            view[0] = value
+            view[: len(draws)] = value
 
 
 class Runner:
@@ -76,16 +79,24 @@ class Runner:
         context: int,
         vocab: int,
         max_chunk: int,
+        trained: int | None = None,
         logits_engine: Callable[[], Engine] | None = None,
+        verify_engine: Callable[[bool], Engine | None] = lambda wait: None,
         progress: Progress | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.context, self.vocab = context, vocab
+        self.pace = Pace()
+        self._trained = trained or context  # what the model could hold at most
         self.held: list[int] = []
         self._source: list[int] | None = None  # whose tokens `held` is, but for the last
         self._lock = threading.RLock()
         self._engine = engine
         self._logits_engine = logits_engine or (lambda: engine)
         self._logits: tuple[Engine, _Ports] | None = None
+        self._verify_engine = verify_engine
+        self._verify: tuple[Engine, _Ports] | None = None
+        self._clock = clock
         self._progress = progress
         self._decode = _Ports(engine, DECODE, True)
         self._prefill = _Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
@@ -114,7 +125,10 @@ class Runner:
         except (TypeError, ValueError, OverflowError):
             found, exact = [], False
         if not exact:
-            raise UsageError("usage.token", "the token ids are not integers")
+            raise UsageError(
+                "usage.token", "the token ids are not integers",
+                remedy=f"ids are 0 to {self.vocab - 1}",
+            )  # fmt: skip
         if not found:
             raise UsageError(
                 "usage.prompt", "the prompt holds no token", remedy="give at least one token"
@@ -125,10 +139,11 @@ class Runner:
                 "usage.token", f"there is no token {wrong}", remedy=f"ids are 0 to {self.vocab - 1}"
             )
         if len(found) > self.context:
+            more = f", or give a context (-c) of {len(found)} or more"
             raise UsageError(
                 "usage.context",
                 f"the prompt has {len(found)} tokens, the context holds {self.context}",
-                remedy=f"compile with context={len(found)} or more, or shorten the prompt",
+                remedy="shorten the prompt" + (more if len(found) <= self._trained else ""),
             )
         return found
 
@@ -160,8 +175,11 @@ class Runner:
                 stop = min(at + self._chunk, end)
                 ports = self._decode if stop - at == 1 else self._prefill
                 if stop == end:
-                    ports.choose(sampling, draw)
+                    ports.choose(sampling, (draw,))
+                began = self._clock()
                 self._run(self._engine, ports, ids, at, stop, last=stop == end)
+                if not told:
+                    self.pace.took(1, self._clock() - began)
                 at = stop
                 if told and self._progress is not None:
                     self._progress("prompt", at, end, "")
@@ -171,6 +189,49 @@ class Runner:
                 self.forget()
                 raise not_finite(end)
             return token
+
+    def next_tokens(
+        self, ids: list[int], draft: Sequence[int], sampling: Sampling, draws: Sequence[float],
+        *, wait: bool = False,
+    ) -> list[int] | None:
+        """The tokens after ids, 1 to len(draft) + 1 of them: what as many calls of `next_token`
+        would give, each with its own of the len(draft) + 1 draws, as far as they agree with the
+        draft, and the one after.  ids and draft fit the context together.
+
+        None if that is no matter of one run: the cache lacks more of ids than the last, or the
+        form that checks is still being made (`wait` for it)."""
+        with self._lock:
+            at = len(ids) - 1
+            ready = self._verifier(wait) if self._common(ids) == at else None
+            if ready is None:
+                return None
+            engine, ports = ready
+            del self.held[at:]
+            self._source = None
+            rows = [ids[at], *draft]
+            ports.choose(sampling, draws)
+            ports.tokens[: len(rows)] = rows
+            ports.positions[: len(rows)] = np.arange(at, at + len(rows))
+            began = self._clock()
+            engine.run(VERIFY, {"rows": len(rows), "outs": len(rows)})
+            self.pace.took(len(rows), self._clock() - began)
+            tokens = _accepted(ports.next[: len(rows)].tolist(), draft)
+            self.held.extend(rows[: max(1, len(tokens))])
+            if not tokens:
+                self.forget()
+                raise not_finite(len(ids))
+            self._source = ids
+            return tokens
+
+    def _verifier(self, wait: bool) -> tuple[Engine, _Ports] | None:
+        if self._verify is None:
+            engine = self._verify_engine(wait)
+            if engine is None:
+                return None
+            self._verify = engine, _Ports(engine, VERIFY, True)
+            ports = self._verify[1]
+            ports.out_rows[:] = np.arange(len(ports.out_rows))
+        return self._verify
 
     def _run(
         self, engine: Engine, ports: _Ports, ids: Sequence[int], at: int, end: int, *, last: bool
@@ -217,6 +278,19 @@ class Runner:
         with self._lock:
             self.held.clear()
             self._source = None
+
+
+def _accepted(found: Sequence[int], draft: Sequence[int]) -> list[int]:
+    """The tokens found that plain decoding would have come to: row r + 1 counts if row r gave the
+    draft's token r.  A row that is not finite is left for a plain step to meet."""
+    tokens: list[int] = []
+    for row, token in enumerate(found):
+        if token == NOT_FINITE:
+            break
+        tokens.append(token)
+        if row < len(draft) and token != draft[row]:
+            break
+    return tokens
 
 
 def not_finite(position: int) -> RunError:

@@ -171,7 +171,8 @@ def _compile(
     said = compiler.run([*tool.words, *command], own, runs=runs)
     if said.status != 0 or not made.is_file():
         said = Outcome(said.status, said.output.replace(f"{own}/", ""))
-        raise _failure("build.compile", "the compiler refused a unit", unit.label, said, tool)
+        what = "the compiler refused a unit" if said.status else "the compiler made no object"
+        raise _failure("build.compile", what, unit.label, said, tool)
     return cache.publish(made, path, name)
 
 

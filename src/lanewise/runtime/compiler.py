@@ -26,6 +26,7 @@ from lanewise.runtime import cache
 # One unit takes seconds; this only ends a compiler that hangs.
 TIMEOUT_S = 900.0
 REMEDY = "pip install ziglang, or set LANEWISE_CXX to a recent clang++"
+_UNSET = "unset it to use the ziglang wheel's clang, or name a recent clang++"
 # Variables by which a compiler would read files that no key knows of.
 _DROPPED = {
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH",
@@ -76,7 +77,7 @@ def _named(text: str) -> tuple[str, ...]:
     if not found:
         raise BuildError(
             "build.compiler", f"no compiler {text!r} on this machine", place="LANEWISE_CXX",
-            remedy="unset it to use the ziglang wheel's clang, or name a recent clang++",
+            remedy=_UNSET,
         )  # fmt: skip
     return (found, *words[1:])
 
@@ -119,7 +120,8 @@ def _ask(words: tuple[str, ...], place: str) -> tuple[str, str]:
         if said.status != 0 or not said.output.strip():
             raise BuildError(
                 "build.compiler", f"the compiler does not run: {first_lines(said, 3)}",
-                place=f"{place} ({words[0]})", remedy=REMEDY,
+                place=f"{place} ({words[0]})",
+                remedy=_UNSET if place == "LANEWISE_CXX" else REMEDY,
             )  # fmt: skip
         # Where it is installed, and the kernel it runs on, change no object.
         skip = ("InstalledDir", "Target:", "Thread model")
