@@ -22,6 +22,7 @@ import json
 import mmap
 import os
 import secrets
+import shutil
 import struct
 import threading
 import time
@@ -354,6 +355,8 @@ class SidecarWriter:
             os.ftruncate(self._fd, size)
             _write(self._fd, text, self._end)
             _write(self._fd, head + _CRC.pack(zlib.crc32(head)), 0)
+            if self.path.is_dir() and not self.path.is_symlink():
+                shutil.rmtree(self.path)  # no sidecar, and in its way
             os.replace(self._temporary, self.path)
         except OSError as error:
             self.abort()

@@ -14,6 +14,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -78,12 +79,22 @@ def valid(path: Path, name: str) -> bool:
 def load(path: Path, name: str) -> bytes | None:
     """The proven content (without its trailer), or None."""
     try:
-        raw = path.read_bytes()
+        with open(path, "rb", opener=_regular) as f:
+            raw = f.read()
     except OSError:
         return None
     if len(raw) < TRAILER or raw[-TRAILER:] != _trailer(memoryview(raw)[:-TRAILER], name):
         return None
     return raw[:-TRAILER]
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens like `os.open`, but does not wait for the other end of a pipe."""
+    fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return fd
 
 
 def _trailer(body: bytes | memoryview, name: str) -> bytes:
@@ -103,6 +114,9 @@ def publish(made: Path, path: Path, name: str) -> Path:
             trailer = _trailer(f.read(), name)
         _append(made, trailer)
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A folder where the file belongs is no entry of ours, and in its way.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         os.replace(made, path)
     return path
 
@@ -210,9 +224,9 @@ def entries() -> list[Entry]:
         for name in names:
             path = Path(folder, name)
             with contextlib.suppress(OSError):
-                stat = path.stat()
+                state = path.stat()
                 kind = str(path.parent.relative_to(top))
-                found.append(Entry(kind, name, path, stat.st_size, stat.st_mtime))
+                found.append(Entry(kind, name, path, state.st_size, state.st_mtime))
     return sorted(found, key=lambda e: (e.kind, e.name))
 
 
