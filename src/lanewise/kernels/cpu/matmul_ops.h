@@ -16,7 +16,7 @@ template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return tr
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
-enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 4 };
+enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
 // One word of 4 or 5 bits: deep sums of bytes beat words.
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
   return W == 1 && (F::KIND == LW_NIBBLES || F::KIND == LW_BIT);
