@@ -113,7 +113,7 @@ class Lane:
         """
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
-        ids = self._text.prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = self._text.prompt(prompt) if isinstance(prompt, str) else prompt
         return self._generation(ids, sampling, max_tokens, stop, continued=True)
 
     def chat(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lanewise.errors import RunError, UsageError
 from lanewise.lane.form import NOT_FINITE
-from lanewise.lane.sampling import Sampling
+from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.speculate import VERIFY, Pace
 
 DECODE: Final = "decode"
@@ -109,18 +109,14 @@ class Runner:
 
     @chunk.setter
     def chunk(self, rows: int) -> None:
-        most = self._prefill.capacity
-        if not 1 <= rows <= most:
-            raise UsageError(
-                "usage.option", f"chunk is {rows}", place="chunk", remedy=f"give 1 to {most}"
-            )
-        self._chunk = rows
+        self._chunk = check_count("chunk", rows, 1, self._prefill.capacity)
 
     def check(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints.  UsageError "usage.prompt" (none), "usage.token" (beyond the
         vocabulary), "usage.context" (more than there is room for)."""
         try:
-            found = [int(i) for i in ids]
+            # Bytes are text of some encoding, not ids, though they iterate as numbers.
+            found = [int(i) for i in (ids if not isinstance(ids, bytes | bytearray) else (None,))]
             exact = all(a == b for a, b in zip(found, ids, strict=True))
         except (TypeError, ValueError, OverflowError):
             found, exact = [], False

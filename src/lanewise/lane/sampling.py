@@ -9,11 +9,16 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import Final
 
 from lanewise.errors import LanewiseError, UsageError, collect
 from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
 
-__all__ = ["MIN_TEMPERATURE", "Sampling", "Stream", "check_count", "option_error"]
+MAX_TEMPERATURE: Final = 1e30  # an f32, like everything that the sampler takes
+
+__all__ = [
+    "MAX_TEMPERATURE", "MIN_TEMPERATURE", "Sampling", "Stream", "check_count", "option_error",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,8 @@ class Sampling:
         (all are collected).  A seed of None is drawn from the system."""
         t, p, m = _number(temperature), _number(top_p), _number(min_p)
         checks = (
-            ("temperature", temperature, t == 0 or MIN_TEMPERATURE <= t < math.inf,
-             "0 (the most likely token) or at least 0.001"),
+            ("temperature", temperature, t == 0 or MIN_TEMPERATURE <= t <= MAX_TEMPERATURE,
+             "0 (the most likely token), or from 0.001 to 1e30"),
             ("top_k", top_k, _is_int(top_k) and 0 <= top_k < 1 << 32, "0 (off) to 2^32 - 1"),
             ("top_p", top_p, 0 < p <= 1, "above 0, up to 1 (off)"),
             ("min_p", min_p, 0 <= m <= 1, "0 (off) to 1"),
