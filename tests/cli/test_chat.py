@@ -34,13 +34,16 @@ def test_clear_and_system_begin_anew(call):
 
 
 def test_set(call):
-    text = "/set temp 0\n/set top-k 5\n/set n 2\n/set seed 3\nhi\n/set n off\n/set\nagain\n"
+    text = "/set temp 0\n/set top-k 5\n/set n 2\n/set seed 3\nhi\n/set n off\n/set\n"
+    text += "/set speculate 2\nagain\n"
     result = call("chat", "fake", "--min-p", "0.2", stdin=text)
     first, second = (options for _, options in fake.FakeLane.last.calls)
     assert first == {
         "temperature": 0.0, "top_k": 5, "top_p": 0.95, "min_p": 0.2, "seed": 3, "max_tokens": 2,
+        "speculate": None,
     }  # fmt: skip
-    assert second["max_tokens"] is None
+    assert second["max_tokens"] is None and second["speculate"] == "2"
+    assert "speculate auto" in result.stderr
     assert "n      off" in result.stderr and "top-k  5" in result.stderr
 
 

@@ -21,7 +21,7 @@ def test_options_reach_the_lane(call):
     call(
         "run", "fake", "hi", "-n", "3", "--temp", "0", "--top-k", "7", "--top-p", "0.5",
         "--min-p", "0.1", "--seed", "9", "-c", "64", "-t", "3", "--activations", "int8",
-        "--kv", "f32", "--hold", "a,b", "--offline",
+        "--kv", "f32", "--hold", "a,b", "--offline", "--speculate", "3",
     )  # fmt: skip
     lane = fake.FakeLane.last
     assert lane.options == {
@@ -30,6 +30,7 @@ def test_options_reach_the_lane(call):
     }  # fmt: skip
     assert lane.calls[0][1] == {
         "max_tokens": 3, "temperature": 0.0, "top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 9,
+        "speculate": "3",
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def expected_run(prompt: Sequence[int], count: int) -> list[int]:
 
 
 class FakeEngine:
-    """Forms decode (1 row), prefill (`chunk` rows), logits (`chunk` rows)."""
+    """Forms decode (1 row), prefill (`chunk` rows), logits (`chunk` rows), verify (8 rows)."""
 
     def __init__(self, context: int, chunk: int = 8) -> None:
         self.cache = np.full(context, NONE, np.int64)
@@ -38,7 +38,10 @@ class FakeEngine:
         self.poison_after = -1  # history length whose logits are not finite
         self.fail_after = -1  # runs until KeyboardInterrupt
         self._ports: dict[tuple[str, str], np.ndarray[Any, Any]] = {}
-        for form, rows, outs in (("decode", 1, 1), ("prefill", chunk, 1), ("logits", chunk, chunk)):
+        forms = (("decode", 1, 1), ("prefill", chunk, 1), ("logits", chunk, chunk))
+        self.next_after = expected_next  # what a history goes on with
+        self.drawn: dict[int, float] = {}  # history length -> the draw that it was sampled with
+        for form, rows, outs in (*forms, ("verify", 8, 8)):
             for name in ("tokens", "slots", "positions"):
                 self._ports[form, name] = np.full(rows, 9, np.uint32)
             self._ports[form, "pages"] = np.zeros((1, -(-context // 64)), np.uint32)
@@ -67,7 +70,8 @@ class FakeEngine:
             end = int(port["positions"][port["out_rows"][o]]) + 1
             history = self.cache[:end]
             assert (history != NONE).all(), "a position was never written"
-            token = expected_next([int(t) for t in history])
+            token = self.next_after([int(t) for t in history])
+            self.drawn[end] = float(port["draws"][o])
             port["logits"][o] = 0
             port["logits"][o, token] = np.nan if end == self.poison_after else 1
             port["next"][o] = NOT_FINITE if end == self.poison_after else token

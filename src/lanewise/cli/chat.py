@@ -145,7 +145,9 @@ class Chat:
         flags = {flag.lstrip("-"): name for name, (flag, _, _) in options.SAMPLING.items()}
         if not words:
             for flag, name in flags.items():
-                _say(f"{flag:<6} {_shown(getattr(self.sampling, name))}")
+                unset = "auto" if name == "speculate" else "off"
+                value = getattr(self.sampling, name)
+                _say(f"{flag:<6} {unset if value is None else value}")
             return
         name = flags.get(words[0].lstrip("-"), words[0])
         if name not in options.SAMPLING or len(words) != 2:
@@ -159,10 +161,6 @@ class Chat:
             setattr(self.sampling, name, kind.convert(words[1], None, None))
         except click.UsageError as error:
             _say(f"{words[0]}: {error.format_message()}")
-
-
-def _shown(value: object) -> str:
-    return "off" if value is None else str(value)
 
 
 def _say(text: str) -> None:

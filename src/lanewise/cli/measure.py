@@ -95,6 +95,6 @@ def _write(lane: Lane, depth: list[int], turn: int, count: int) -> tuple[float, 
 
 
 def _take(lane: Lane, ids: list[int], count: int) -> Timings:
-    generation = lane.generate(ids, max_tokens=count, temperature=0)
+    generation = lane.generate(ids, max_tokens=count, temperature=0, speculate="off")
     generation.read()
     return generation.timings

@@ -63,6 +63,7 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.05
     seed: int | None = None
+    speculate: str | None = None
 
 
 SAMPLING: dict[str, tuple[str, click.ParamType, str]] = {  # field -> (flag, type, help)
@@ -80,6 +81,11 @@ SAMPLING: dict[str, tuple[str, click.ParamType, str]] = {  # field -> (flag, typ
     ),
     "min_p": ("--min-p", Number(0, 1), "Drop tokens below this share of the best; 0 is off."),
     "seed": ("--seed", click.IntRange(0, (1 << 63) - 1), "Makes the choice repeatable."),
+    "speculate": (
+        "--speculate",
+        click.Choice(["auto", "off", *map(str, range(8))]),
+        "Guess tokens from what the text repeats; never changes it.  [default: auto]",
+    ),
 }
 
 

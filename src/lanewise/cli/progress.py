@@ -115,6 +115,8 @@ def closing_line(told: Timings, peak: int, cached: bool | None) -> str:
     parts.append(f"first token {seconds(told.first_token_s)}")
     answer = f"{told.tokens} tok"
     parts.append(f"{answer}, {told.rate:.1f} tok/s" if told.tokens > 1 else answer)
+    if told.drafted:
+        parts.append(f"guessed {told.accepted} of {told.drafted}")
     if peak:
         parts.append(f"peak {size(peak)}")
     if cached:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, Stream, option_error
+from lanewise.lane.speculate import NO_DRAFTS, Drafting, Speculator
 from lanewise.text.stream import StopMatcher
 
 
@@ -27,7 +28,8 @@ class TextStream(Protocol):
 @dataclass(slots=True)
 class Timings:
     """Seconds and tokens.  `reused` tokens of the prompt were in the cache already; `prompt_s`
-    runs until the first token is known, `generate_s` from there to the last."""
+    runs until the first token is known, `generate_s` from there to the last.  Of `drafted` tokens,
+    guessed and checked, `accepted` were right."""
 
     prompt_tokens: int = 0
     reused: int = 0
@@ -35,6 +37,8 @@ class Timings:
     first_token_s: float = 0.0
     tokens: int = 0
     generate_s: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def prompt_rate(self) -> float:
@@ -74,6 +78,7 @@ class Generation:
         end_tokens: frozenset[int] = frozenset(),
         max_tokens: int | None = None,
         stop: tuple[str, ...] = (),
+        drafting: Drafting = NO_DRAFTS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.finish_reason = ""
@@ -88,6 +93,9 @@ class Generation:
         self._full = "context" if max_tokens is None or room < max_tokens else "length"
         self._draws = Stream(sampling.seed)
         self._first = 0.0
+        self._forced = drafting.forced
+        self._ahead = Speculator(self._all, drafting, runner.pace) if drafting.most else None
+        self._pending: list[int] = []  # tokens that are known and not yet written
 
     @property
     def ids(self) -> list[int]:
@@ -154,13 +162,28 @@ class Generation:
         began = self._clock()
         if count == 0:
             self.timings.reused = self._runner.reused(self._all)
-        token = self._runner.next_token(self._all, self.sampling, self._draws.draw(count))
+        token = self._pending.pop(0) if self._pending else self._next(count)
         now = self._clock()
         t = self.timings
         if count == 0:
             self._first = now
             t.prompt_s = t.first_token_s = now - began
         t.tokens, t.generate_s = count + 1, now - self._first
+        return token
+
+    def _next(self, count: int) -> int:
+        """The next token; those that come with it are pending."""
+        room = self._most - count - 1
+        draft = self._ahead.propose(room) if self._ahead is not None and count else []
+        draws = [self._draws.draw(count + i) for i in range(len(draft) + 1)]
+        found = draft and self._runner.next_tokens(
+            self._all, draft, self.sampling, draws, wait=self._forced
+        )
+        if not found:
+            return self._runner.next_token(self._all, self.sampling, draws[0])
+        token, *self._pending = found
+        self.timings.drafted += len(draft)
+        self.timings.accepted += len(self._pending)
         return token
 
     def _rest(self) -> str:

@@ -15,6 +15,7 @@ from lanewise.lane.generate import Generation, TextStream, check_stops
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.spec import ModelSpec
+from lanewise.lane.speculate import Drafting
 
 Message = Mapping[str, Any]
 
@@ -58,11 +59,14 @@ class Lane:
         forms: Mapping[str, Form],
         program: Any,
         threads: int,
+        activations: str = "int8x2",
+        speculate: str | int = "off",
         close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.program, self.threads = spec, program, threads
         self.forms: Mapping[str, Form] = MappingProxyType(dict(forms))
         self._runner, self._text, self._close = runner, text, close
+        self._activations, self._speculate = activations, speculate
         self._open = True
 
     @property
@@ -99,12 +103,15 @@ class Lane:
         min_p: float = 0.05,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        speculate: str | int | None = None,
     ) -> Generation:
         """Continue a prompt: text (special tokens are not parsed in it) or token ids.
 
         temperature 0 takes the most likely token; top_k 0, top_p 1 and min_p 0 are off; a seed
         makes the text repeatable; `stop` strings end the text before them; max_tokens None writes
-        until the model ends or the context is full.
+        until the model ends or the context is full.  speculate (default: as compiled) never
+        changes the text: "auto" guesses tokens from what repeats when that is faster, "off" does
+        not, a number guesses so many whenever something repeats.
 
         Raises UsageError "usage.option", "usage.prompt", "usage.token", "usage.context"; while it
         runs RunError "run.not_finite".
@@ -114,7 +121,7 @@ class Lane:
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
         ids = self._text.prompt(prompt) if isinstance(prompt, str) else prompt
-        return self._generation(ids, sampling, max_tokens, stop, continued=True)
+        return self._generation(ids, sampling, max_tokens, stop, speculate, continued=True)
 
     def chat(
         self,
@@ -127,6 +134,7 @@ class Lane:
         min_p: float = 0.05,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
+        speculate: str | int | None = None,
     ) -> Generation:
         """Answer a conversation, [{"role": "user", "content": "..."}, ...], by the checkpoint's
         chat template; options and errors as `generate`, and TextError "text.*" of the template.
@@ -136,23 +144,25 @@ class Lane:
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
         ids = self._text.chat(messages)
-        return self._generation(ids, sampling, max_tokens, stop, continued=False)
+        return self._generation(ids, sampling, max_tokens, stop, speculate, continued=False)
 
     def _generation(
         self,
-        ids: list[int],
+        ids: Sequence[int],
         sampling: Sampling,
         max_tokens: int | None,
         stop: str | Sequence[str],
+        speculate: str | int | None,
         *,
         continued: bool,
     ) -> Generation:
         if max_tokens is not None:
             check_count("max_tokens", max_tokens, 0, 1 << 31)
+        wanted = self._speculate if speculate is None else speculate
         return Generation(
             self._runner, self._runner.check(ids), self._text.stream(continued=continued),
             sampling, end_tokens=self._text.end_tokens, max_tokens=max_tokens,
-            stop=check_stops(stop),
+            stop=check_stops(stop), drafting=Drafting.checked(wanted, self._activations),
         )
 
     def logits(

@@ -76,8 +76,9 @@ def compile(
     the environment (LANEWISE_<NAME>), else its default: context the smaller of the model's and
     4096 positions; max_chunk 512 prompt rows at once (a power of two; 1 runs decode steps only);
     activations "int8x2" ("int8", "f32"); kv "f16" ("f32"); threads one for each core; hold no
-    fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).  progress(stage, done, total, detail) is told of resolve,
-    download, read, compile, pack, load and prompt.
+    fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).
+    progress(stage, done, total, detail) is told of resolve, download, read, compile, pack, load
+    and prompt.
 
     Raises UsageError "usage.model", "usage.option", "usage.context", "usage.hold";
     CheckpointError "checkpoint.*"; ModelError "model.*"; TextError "text.*" (a damaged
@@ -284,11 +285,11 @@ class _Opening:
 
         return plan_graph(graph(), self._options)
 
-    def _library(self, program: Any) -> Library:
+    def _library(self, program: Any, tell: Progress | None) -> Library:
         from lanewise.runtime.build import build
         from lanewise.runtime.library import Library
 
-        return Library(build(program, self.target, self.tell))
+        return Library(build(program, self.target, tell))
 
     def _constants(self, program: Any) -> tuple[Constants, dict[str, Any]]:
         """The weights (from the sidecar), and with them what is computed at every start."""
@@ -324,28 +325,24 @@ class _Opening:
 
         self._require_memory()
         program, forms = self._forms(self.cuts)
-        library = self._library(program)  # before the weights: a refusal comes sooner
+        library = self._library(program, self.tell)  # before the weights: a refusal comes sooner
         loaded, constants = self._constants(program)
         session = Session(program, library, constants, threads=self.knobs.threads)
         sessions = [session]
 
-        def another(name: str, **more: Any) -> Engine:
+        def another(name: str, rows: int, tell: Progress | None, **more: Any) -> Engine:
             """A form of a program of its own, over the same weights and cache."""
-            cut = self._cut(name, outputs="all", **more)
+            cut = self._cut(name, min(rows, self.pool), outputs="all", **more)
             program, made = self._forms({name: cut})
             states = {name: session.state(name) for name in ("k", "v")}
             sessions.append(Session(
-                program, self._library(program), constants, states=states,
+                program, self._library(program, tell), constants, states=states,
                 threads=self.knobs.threads,
             ))
             lane.forms = {**lane.forms, **made}
             return sessions[-1]
 
-        def for_drafts() -> Engine:
-            self.tell = lambda stage, done, total, detail: None  # text is being written
-            return another(VERIFY, rows=min(ROWS, self.pool))
-
-        verify = Later(for_drafts)
+        verify = Later(partial(another, VERIFY, ROWS, None))  # untold: text is being written
 
         def close() -> None:
             verify.close()
@@ -358,7 +355,7 @@ class _Opening:
         runner = Runner(
             session, context=self.context, vocab=self.spec.vocab, trained=self.spec.context,
             max_chunk=self.cuts.get(PREFILL, self.cuts[DECODE]).rows,
-            logits_engine=lambda: another(LOGITS, rows=min(_LOGITS_ROWS, self.pool), sample=False),
+            logits_engine=partial(another, LOGITS, _LOGITS_ROWS, self.tell, sample=False),
             verify_engine=verify, progress=self.tell,
         )
         lane = Lane(
