@@ -54,6 +54,8 @@ def stored(constant: Constant, value: Any, target: CpuTarget) -> np.ndarray:
 
 def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
     """A logical state [.., P*64, H, D] as its pool lies in memory."""
+    if layout == "flat":
+        return value
     *lead, positions, heads, d = value.shape
     paged = value.reshape(*lead, positions // 64, 64, heads, d)
     order = (1, 2, 0) if layout == "panels" else (1, 0, 2)
@@ -64,6 +66,8 @@ def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
 
 def from_pages(raw: np.ndarray, layout: str) -> np.ndarray:
     """The inverse of `to_pages`."""
+    if layout == "flat":
+        return raw
     *lead, positions, heads, d = raw.shape
     inner = (heads, d, 64) if layout == "panels" else (heads, 64, d)
     paged = raw.reshape(*lead, positions // 64, *inner)

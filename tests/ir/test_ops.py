@@ -22,7 +22,8 @@ CONTRACT = [
     "kv_write", "attention", "add", "sub", "mul", "div", "maximum", "minimum", "neg", "abs",
     "square", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "silu", "relu", "gelu",
     "gelu_erf", "erf", "swiglu", "scale", "cast", "softmax", "argmax", "reduce_sum", "reduce_max",
-    "sample_rows", "fused", "input", "weight", "constant", "state", "scalar",
+    "sample_rows", "ragged_rows", "prefill_rows", "scatter_rows",
+    "fused", "input", "weight", "constant", "state", "scalar",
 ]  # fmt: skip
 
 

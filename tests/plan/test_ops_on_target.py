@@ -29,6 +29,7 @@ def root_of(b: GraphBuilder, op: OpDef, name: str, operand: str, value: Any, typ
         return b.root("scalar", name, type)
     if (op.writes and operand == op.operands[0]) or (op.name == "attention" and operand in "kv"):
         layout = "panels" if operand == "k" else "rows"
+        layout = layout if op.name in ("attention", "kv_write") else "flat"
         return b.root("state", name, type, layout=layout)
     weight = operand == "w" or (operand == "table" and is_format(type.dtype))
     return b.root("weight" if weight else "input", name, type)

@@ -189,7 +189,9 @@ def emit(plans: Mapping[str, Plan], target: str, facts: Mapping[str, str]) -> Pr
         forms += [f"// ---- form {name} ----", *form_text(name, plan, where[name], functions,
                                                           numbers), ""]  # fmt: skip
     objects = kernel_objects(plans)
-    body = "\n".join(['#include "program.h"', "", *_prototypes(objects), "",
+    calls = any(x.kernel == "call" for p in plans.values() for x in p.launches)
+    includes = ['#include "program.h"', *(['#include "calls.h"'] if calls else [])]
+    body = "\n".join([*includes, "", *_prototypes(objects), "",
                       *(f"{x}\n" for x in functions.texts()), *forms])  # fmt: skip
     constants = tuple(_constant(b) for b in tables.buffers if b.kind == "constant")
     header = [f"// {k}: {v}" for k, v in facts.items()]

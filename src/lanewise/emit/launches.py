@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lanewise.emit.calls import call_text
 from lanewise.emit.plain import plain_text
 from lanewise.emit.rows import Frame, RowText, c_float
 from lanewise.ir.graph import ROOTS, Graph, Ref
+from lanewise.ir.opdef import opdef
 from lanewise.kernels.bodies import PICKS, Product, body_of, product_of, rows_of
 from lanewise.kernels.layout import value_bytes
 from lanewise.kernels.table import attention_node
@@ -66,7 +68,7 @@ def live_rows(plan: Plan, node: int, body: Graph, scalars: Mapping[str, int]) ->
     inner = next(i for i, n in enumerate(body.nodes) if n.op not in ROOTS)
     lead = body.nodes[inner]
     # A state has no rows of its own: a write is as ragged as what it writes.
-    ragged = lead.operands[1] if lead.op == "kv_write" else (inner, 0)
+    ragged = lead.operands[1] if opdef(lead.op).writes else (inner, 0)
     name, typed = body.live[ragged], body.type(ragged)
     if body.nodes[inner].op == "fused":
         return live_rows(plan, node, body_of(body, inner)[1], scalars)
@@ -83,6 +85,7 @@ def launch_text(plan: Plan, launch: Launch, scalars: Mapping[str, int]) -> str:
         "product": product_text, "group": group_text, "pick": pick_text, "rows": rows_text,
         "attention": attention_text, "attention_piece": attention_text,
         "attention_merge": attention_text, "gather": gather_text, "sample": sample_text,
+        "call": call_text,
     }  # fmt: skip
     if launch.kernel == "plain":
         return plain_text(body, scene.pointer, scene.out(0), launch)

@@ -35,6 +35,9 @@ class GraphBuilder:
     def type(self, ref: Ref) -> Type:
         return self._nodes[ref[0]].types[ref[1]]
 
+    def node(self, ref: Ref) -> Node:
+        return self._nodes[ref[0]]
+
     def root(self, op: str, name: str, type: Type, **attrs: Any) -> Ref:
         """A root: op is one of graph.ROOTS; names are unique within a graph."""
         if name in self._names:

@@ -173,9 +173,10 @@ def _write(node: Node, args: list[Any], results: tuple[Type, ...]) -> Sequence[A
     row = opdef(node.op)
     if row.inplace is not None:
         row.inplace(*args)
-    else:
-        args[0][...] = row.ref(args, node.attributes, results)[0]
-    return (args[0],)
+        return (args[0],)
+    made = row.ref(args, node.attributes, results)
+    args[0][...] = made[0]
+    return (args[0], *made[1:])
 
 
 def _zeros(type: Type) -> Any:

@@ -67,7 +67,8 @@ def _results(graph: Graph, node: Node, live: Mapping[Ref, str]) -> tuple[str, ..
     if node.body is not None:
         return tuple(node.body.live[ref] for _, ref in node.body.outputs)
     if opdef(node.op).writes:
-        return ("",)  # a state has no rows of a step, whoever wrote it
+        # a state has no rows of a step, whoever wrote it; nor has what comes with it
+        return ("",) * len(node.types)
     types = tuple(graph.type(r) for r in node.operands)
     found = (live[node.operands[i]] for i in row_operands(node, types))
     return (next((name for name in found if name), ""),) * len(node.types)

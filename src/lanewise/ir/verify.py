@@ -14,6 +14,7 @@ from lanewise.errors import GraphError, LanewiseError, collect
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.live import row_operands
 from lanewise.ir.opdef import apply, complete_attrs, opdef
+from lanewise.ir.ops.roots import LAYOUTS
 from lanewise.ir.ops.rules import BLOCKS, RECIPES, SCALARS
 from lanewise.ir.states import StateValue, Window, node_touches, node_writes, overlapping
 from lanewise.ir.text import value_names
@@ -134,8 +135,10 @@ def _root(node: Node) -> Iterator[GraphError]:
         )
     if node.op == "scalar" and type not in (Type("u32", (1,)), Type("f32", (1,))):
         yield GraphError("graph.type", f"scalar {node.name!r} is {type}; u32[1] or f32[1]")
-    if node.op == "state" and node.attr("layout") not in ("rows", "panels"):
-        yield GraphError("graph.attribute", f"layout {node.attr('layout')!r}: rows or panels")
+    if node.op == "state" and node.attr("layout") not in LAYOUTS:
+        yield GraphError(
+            "graph.attribute", f"layout {node.attr('layout')!r}: one of {', '.join(LAYOUTS)}"
+        )
     if not isinstance(dict(node.attrs).get("live", ""), str):
         yield GraphError("graph.attribute", "live is the name of a scalar")
 

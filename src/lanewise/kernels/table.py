@@ -20,6 +20,7 @@ from lanewise.ir.graph import ROOTS, Graph
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import is_format
 from lanewise.kernels.bodies import Product, Rows, body_of, product_of, rows_of
+from lanewise.kernels.calls import CALLS, call_types
 from lanewise.kernels.layout import align, attention_scratch, product_scratch, rows_scratch
 from lanewise.kernels.library import KernelObject
 
@@ -301,6 +302,17 @@ def take_plain(body: Graph) -> Selection | str:
     return Selection("plain", f"a plain loop for {node.op}", (stage,), recipe=node.op)
 
 
+def take_call(body: Graph) -> Selection | str:
+    inner = _inner(body)
+    if len(inner) != 1 or body.nodes[inner[0]].op not in CALLS:
+        return "no op of its own function"
+    op = body.nodes[inner[0]].op
+    outs = tuple(range(len(body.outputs)))
+    stage = Stage("call", "split", _operands(body), outs, "", (),
+                  CALLS[op].scratch(*call_types(body)))  # fmt: skip
+    return Selection("call", CALLS[op].why, (stage,), recipe=op)
+
+
 ROWS: Final = (
     KernelRow("product", "a product and its store", take_product),
     KernelRow("group", "products of one input, shared out as one range", take_group),
@@ -308,6 +320,7 @@ ROWS: Final = (
     KernelRow("rows", "row-wise ops, one pass a row", take_rows),
     KernelRow("gather", "rows of a table by index", take_gather),
     KernelRow("sample", "the next token of a row of logits", take_pick),
+    KernelRow("call", "ops that have a function of their own (calls.h)", take_call),
     KernelRow("plain", "copies, views made real, small products", take_plain),
 )
 

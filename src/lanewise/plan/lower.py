@@ -182,7 +182,7 @@ def _written_state(body: Graph, ref: Ref) -> int | None:
             return None
         operand = node.operands[k]
         return _operand_index(body, operand[0])
-    if node.op in ROOTS or not opdef(node.op).writes:
+    if node.op in ROOTS or ref[1] != 0 or not opdef(node.op).writes:
         return None
     return _operand_index(body, node.operands[0][0])
 

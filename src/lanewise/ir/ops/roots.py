@@ -2,7 +2,8 @@
 
 A root's type is declared, not inferred.  `live` names the u32 scalar that holds the run-time
 count of the leading axis ("" = all of it); `layout` says how a state's bytes lie and changes no
-meaning: "rows" is what a user's buffer holds, "panels" is [pages][heads][width][64 positions].
+meaning: "rows" is [pages][heads][64 positions][width], "panels" [pages][heads][width][64
+positions], as attention wants values and keys; "flat" is row-major.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lanewise.errors import GraphError
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, OpDef, register
 
-LAYOUTS = ("rows", "panels")
+LAYOUTS = ("rows", "panels", "flat")
 
 
 def _declared(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:

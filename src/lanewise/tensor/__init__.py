@@ -1,0 +1,106 @@
+"""The tensor layer: a step written by hand, compiled once, submitted as often as you like.
+
+    import numpy as np
+    from lanewise import tensor as t
+
+    rt = t.Runtime("cpu")
+    b = rt.builder("mlp")
+    x, w = b.input("x", t.f32, (4, 8)), b.weight("w", t.f32, (4, 8))
+    b.output("y", t.silu(x) * w)
+    with b.compile() as plan:
+        plan.submit(x=xs, w=ws, y=out).wait()     # arrays by name, used where they are
+
+Laws: an op that cannot be recorded is collected, with the line of your code, and `compile` raises
+all of them together; a plan owns its intermediates, you own every buffer that you named; the
+numbers of a row do not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from lanewise.dtypes import DTYPES
+from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
+from lanewise.tensor.attention import (
+    attention,
+    from_pages,
+    kv_write,
+    layer_state,
+    read_state,
+    scatter_rows,
+    to_pages,
+)
+from lanewise.tensor.binding import Buffer
+from lanewise.tensor.builder import Builder
+from lanewise.tensor.cache import BlockPool, Buckets, PlanCache
+from lanewise.tensor.handles import (
+    Int4,
+    KernelSelection,
+    PortDesc,
+    Quantized,
+    ScalarDesc,
+    Shape,
+    State,
+    Tensor,
+    ValueDesc,
+)
+from lanewise.tensor.identity import Identity
+from lanewise.tensor.ops import (
+    abs,
+    add,
+    broadcast,
+    cast,
+    contiguous,
+    div,
+    erf,
+    exp,
+    gather_rows,
+    gelu,
+    gelu_erf,
+    layer_norm,
+    linear,
+    log,
+    matmul,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    permute,
+    quant_gather_rows,
+    quant_matmul,
+    reduce_max,
+    reduce_sum,
+    relu,
+    reshape,
+    rms_norm,
+    rope,
+    rsqrt,
+    scale,
+    sigmoid,
+    silu,
+    slice,
+    softmax,
+    sqrt,
+    square,
+    sub,
+    swiglu,
+    tanh,
+    transpose,
+)
+from lanewise.tensor.plan import Fence, Plan
+from lanewise.tensor.runtime import Runtime
+from lanewise.tensor.sampling import argmax, sample_rows
+
+f32, f16, bf16 = DTYPES["f32"], DTYPES["f16"], DTYPES["bf16"]
+u32, i32 = DTYPES["u32"], DTYPES["i32"]
+
+__all__ = [
+    "MIN_TEMPERATURE", "BlockPool", "Buckets", "Buffer", "Builder", "Fence", "Identity", "Int4",
+    "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized", "Runtime", "ScalarDesc",
+    "Shape", "State", "Stream", "Tensor", "ValueDesc",
+    "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "contiguous", "div", "erf",
+    "exp", "f16", "f32", "from_pages", "gather_rows", "gelu", "gelu_erf", "i32", "kv_write",
+    "layer_norm", "layer_state", "linear", "log", "matmul", "maximum", "minimum", "mul", "neg",
+    "permute", "quant_gather_rows", "quant_matmul", "read_state", "reduce_max", "reduce_sum",
+    "relu", "reshape", "rms_norm", "rope", "rsqrt", "sample_rows", "scale", "scatter_rows",
+    "sigmoid", "silu", "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages",
+    "transpose", "u32",
+]  # fmt: skip

@@ -1,0 +1,231 @@
+"""States and attention: caches that the caller owns, rows that say where they sit.
+
+A query row attends positions 0..p of its sequence.  Which p, and which sequence, follows from the
+rank of q and from what is given:
+
+    q [H, D]                lengths [1]               one row, at length - 1
+    q [S, H, D]             lengths [1], base         row s at base + s, seeing < length
+    q [B, 1, H, D]          lengths [B], pages        a row of each sequence, at length - 1
+    q [T, H, D]             lengths, query_extents    rows of sequence r at length - extent + i
+    q [T, H, D]             slots, positions          each row says it itself
+
+All forms become one op, so that they give the same bits.  K and V are states [capacity, kv heads,
+head width], capacity a multiple of 64: pages of 64 positions.  Without `pages` a sequence's
+positions lie in order; S sequences share the capacity out evenly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lanewise.tensor.builder import Builder
+from lanewise.tensor.handles import State, Tensor
+from lanewise.tensor.ops import builder_of, reshape
+
+PAGE = 64
+
+
+def scatter_rows(state: State, rows: Tensor, ids: Tensor) -> State:
+    """Store row r at row ids[r] of a state [C, ...]: the next version.  id >= C writes nothing;
+    of equal ids the last wins; f32 rows are rounded to a half state's dtype."""
+    b = builder_of("scatter_rows", state, rows)
+    return b.next_state("scatter_rows", state, rows, ids)[0]
+
+
+def layer_state(state: State, index: int) -> State:
+    """Window `index` of a state's leading axis: the same buffer and version chain."""
+    return builder_of("layer_state", state).layer_state(state, index)
+
+
+def read_state(state: State) -> Tensor:
+    """The tensor that a version holds (a copy, made where this stands)."""
+    b = builder_of("read_state", state)
+    return b.op("contiguous", (state,), as_="read_state")
+
+
+def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions: Tensor) -> State:
+    """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a page table
+    u32 [S, W]: the next version of a cache."""
+    b = builder_of("kv_write", state, x)
+    return b.next_state("kv_write", state, x, table, slots, positions)[0]
+
+
+def attention(
+    q: Tensor, k: State, v: State, *, lengths: Tensor | None = None, pages: Tensor | None = None,
+    block: int = PAGE, scale: float | str | None = None, base: str | None = None,
+    query_extents: Tensor | None = None, slots: Tensor | None = None,
+    positions: Tensor | None = None, window: int = 0, softcap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Attention of f32 queries over a cache, of the shape of q; the module tells the forms.
+
+    ``scale``: a number, the name of a declared f32 scalar, or None: head width ** -0.5.
+    ``window`` > 0: the last so many positions only; ``softcap`` > 0: c * tanh(score / c).
+    ``pages``: u32 [S, W], blocks of 64 positions.  A row without a position gives 0.
+    """
+    b = builder_of("attention", q, k)
+    call = _Attention(b, q, k, v)
+    if not call.sound(block):
+        return b.poison(q)
+    rows = call.rows(lengths, pages, base, query_extents, slots, positions)
+    if rows is None:
+        return b.poison(q)
+    flat = call.flat()
+    number = q.shape[-1] ** -0.5 if scale is None else scale
+    if isinstance(number, str):
+        flat = b.op("scale", (flat, b.scalar_ref("attention", number, "f32")))
+        number = 1.0
+    out = b.op("attention", (flat, k, v, *rows), scale=float(number), window=window,
+               softcap=float(softcap))  # fmt: skip
+    return out if out.poisoned or out.shape == q.shape else reshape(out, q.shape)
+
+
+class _Attention:
+    """One call: its checks, and the rows that it makes."""
+
+    def __init__(self, b: Builder, q: Tensor, k: State, v: State) -> None:
+        self.b, self.q, self.k, self.v = b, q, k, v
+
+    def refuse(self, code: str, message: str, remedy: str = "") -> None:
+        self.b.refuse(code, f"attention: {message}", remedy)
+
+    def sound(self, block: int) -> bool:
+        """Whether q, k and v are what this can look at."""
+        for name, x, kind in (("q", self.q, Tensor), ("k", self.k, State), ("v", self.v, State)):
+            if x is None:
+                self.refuse("missing_operand", f"{name} is missing", f"give attention a {name}")
+                return False
+            if not isinstance(x, kind):
+                self.refuse("operand", f"{name} is {x!r}, no {kind.__name__.lower()}",
+                            "k and v are states, q is a tensor")
+                return False
+        if self.q.poisoned or self.k.poisoned or self.v.poisoned:
+            return False
+        if self.q.strided:
+            self.refuse("strided", f"q is a strided view {self.q.type}",
+                        "pack it first: attention(contiguous(q), ...)")
+            return False
+        if len(self.k.shape) != 3 or self.k.shape[0] % PAGE:
+            self.refuse("shape", f"k is {self.k.type}; it must be [capacity, kv heads, width] with "
+                        "a capacity of whole pages of 64", "round the capacity up; layer_state")
+            return False
+        if block != PAGE:
+            self.refuse("attribute", f"block is {block}; pages hold 64 positions",
+                        "BlockPool(blocks, 64) and block=64")
+            return False
+        return True
+
+    def flat(self) -> Tensor:
+        """q as [rows, H, D]."""
+        if len(self.q.shape) == 3:
+            return self.q
+        return reshape(self.q, (self.q.shape[0] if len(self.q.shape) == 4 else 1,
+                                *self.q.shape[-2:]))  # fmt: skip
+
+    def rows(
+        self, lengths: Tensor | None, pages: Tensor | None, base: str | None,
+        extents: Tensor | None, slots: Tensor | None, positions: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:  # fmt: skip
+        """(table, slots, positions), or None after a refusal."""
+        rank = len(self.q.shape)
+        explicit = slots is not None or positions is not None
+        if rank not in (2, 3, 4) or (rank == 4 and self.q.shape[1] != 1):
+            self.refuse("rank", f"q is {self.q.type}",
+                        "[H, D], [S, H, D], [T, H, D] or [B, 1, H, D]")
+            return None
+        if explicit:
+            if slots is None or positions is None:
+                self.refuse("missing_operand", "slots and positions come together")
+                return None
+            table = self.table(pages, 1)
+            return None if table is None else (table, slots, positions)
+        if lengths is None:
+            self.refuse("missing_operand", "lengths is missing",
+                        "u32, one per sequence: how many positions hold tokens")
+            return None
+        if not isinstance(lengths, Tensor) or lengths.poisoned:
+            return None
+        if rank == 3 and extents is None:
+            return self.prefill(lengths, pages, base)
+        if base is not None:
+            self.refuse("attribute", "base belongs to one sequence's q [S, H, D]",
+                        "query_extents places the rows of several")
+            return None
+        return self.ragged(lengths, pages, extents)
+
+    def table(self, pages: Tensor | None, sequences: int) -> Tensor | None:
+        """The page table [S, W]; in order if none is given."""
+        if pages is None:
+            blocks = self.k.shape[0] // PAGE
+            if blocks % sequences:
+                self.refuse("shape", f"k is {self.k.type}: {blocks} pages do not share out among "
+                            f"{sequences} sequences", "bind pages, or change the capacity")
+                return None
+            order = np.arange(blocks, dtype=np.uint32).reshape(sequences, -1)
+            return self.b.constant(order, f"pages.{sequences}.{blocks}")
+        if not isinstance(pages, Tensor) or pages.poisoned:
+            return None
+        self.b.watch(pages, self.k.shape[0] // PAGE, "a page")
+        return pages if len(pages.shape) == 2 else reshape(pages, (1, pages.shape[0]))
+
+    def prefill(
+        self, lengths: Tensor, pages: Tensor | None, base: str | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        if base is None:
+            self.refuse("missing_operand", "q [S, H, D] needs base",
+                        "the name of a u32 scalar: the position of row 0; or query_extents")
+            return None
+        table, first = self.table(pages, 1), self.b.scalar_ref("attention", base, "u32")
+        if table is None or first.poisoned:
+            return None
+        rows = self.q.shape[0]
+        at = self.b.op("prefill_rows", (lengths, first), as_="attention", rows=rows,
+                       reach=table.shape[1] * PAGE)  # fmt: skip
+        return table, self.b.constant(np.zeros(rows, np.uint32), f"zeros.{rows}"), at
+
+    def ragged(
+        self, lengths: Tensor, pages: Tensor | None, extents: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        sequences = lengths.shape[0]
+        rows = self.q.shape[0] if len(self.q.shape) > 2 else 1
+        table = self.table(pages, sequences)
+        if table is None:
+            return None
+        if table.shape[0] != sequences:
+            self.refuse("shape", f"pages is {table.type}, lengths is {lengths.type}: one row of "
+                        "pages per sequence")  # fmt: skip
+            return None
+        if extents is None:
+            if rows != sequences:
+                self.refuse("shape", f"lengths is {lengths.type}, q is {self.q.type}: one length "
+                            "per row")  # fmt: skip
+                return None
+            extents = self.b.constant(np.ones(rows, np.uint32), f"ones.{rows}")
+        made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", results=2,
+                            rows=rows, reach=table.shape[1] * PAGE)  # fmt: skip
+        return None if made[0].poisoned else (table, made[0], made[1])
+
+
+def to_pages(value: Any, layout: str) -> np.ndarray[Any, Any]:
+    """A logical state [..., P*64, H, D] as attention's buffers hold it; `layout` is the port's
+    ("pages/k" or "pages/v")."""
+    *lead, positions, heads, d = value.shape
+    n = len(lead) + 1
+    paged = value.reshape(*lead, positions // PAGE, PAGE, heads, d)
+    order = (1, 2, 0) if layout == "pages/k" else (1, 0, 2)
+    return np.ascontiguousarray(paged.transpose(*range(n), *(n + a for a in order))).reshape(
+        value.shape
+    )
+
+
+def from_pages(raw: Any, layout: str) -> np.ndarray[Any, Any]:
+    """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D]."""
+    *lead, positions, heads, d = raw.shape
+    n = len(lead) + 1
+    inner = (heads, d, PAGE) if layout == "pages/k" else (heads, PAGE, d)
+    paged = raw.reshape(*lead, positions // PAGE, *inner)
+    order = (2, 0, 1) if layout == "pages/k" else (1, 0, 2)
+    return np.ascontiguousarray(paged.transpose(*range(n), *(n + a for a in order))).reshape(
+        raw.shape
+    )

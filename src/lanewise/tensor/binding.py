@@ -1,0 +1,192 @@
+"""What a submission binds, checked whole before anything is bound.
+
+Laws: bytes are never copied or converted; what would need it is refused with the words that do it.
+Every mistake of a set is found at once.  An object that is bound again is not looked at again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.dtypes import DTYPES
+from lanewise.errors import LanewiseError, RunError, collect
+from lanewise.quant.format import FORMATS
+from lanewise.tensor.handles import PortDesc, ScalarDesc
+
+Array = NDArray[Any]
+
+
+class Buffer:
+    """Memory of the runtime's, 64-aligned: `array` is its view; bindable by name."""
+
+    def __init__(self, array: Array) -> None:
+        self._array: Array | None = array
+
+    @property
+    def array(self) -> Array:
+        """The NumPy view.  Raises RunError ``run.closed``."""
+        if self._array is None:
+            raise RunError("run.closed", "this buffer was closed", remedy="make a new one")
+        return self._array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def close(self) -> None:
+        """Let the memory go; a closed buffer is refused when it is bound."""
+        self._array = None
+
+
+def aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Zeroed bytes at a multiple of 64."""
+    raw = np.zeros(nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def numpy_type(port: PortDesc) -> tuple[Any, tuple[int, ...]]:
+    """(NumPy dtype, shape) of the array that a port takes; a format's rows are bytes."""
+    row = DTYPES.get(port.dtype)
+    if row is not None:
+        return row.numpy, port.shape
+    n, k = port.shape
+    return np.dtype(np.uint8), (n, FORMATS[port.dtype].row_bytes(k))
+
+
+def view(port: PortDesc, value: Any) -> Array:
+    """The array of what is bound, without a copy.  Raises RunError."""
+    if isinstance(value, Buffer):
+        value = value.array
+    if not isinstance(value, np.ndarray):
+        value = _foreign(port, value)
+    dtype, shape = numpy_type(port)
+    if value.dtype != dtype:
+        remedy = f"x.astype({dtype.name!r})"
+        if port.dtype == "bf16" and value.dtype == np.uint16:
+            remedy = "x.view(ml_dtypes.bfloat16)"
+        raise _bad("dtype", port, f"is {value.dtype}, it must be {dtype.name}", remedy)
+    if value.shape != shape:
+        remedy = f"x.reshape{shape}" if value.size == math.prod(shape) else f"a shape of {shape}"
+        raise _bad("shape", port, f"has shape {value.shape}, it must be {shape}", remedy)
+    if not value.flags.c_contiguous:
+        raise _bad("strides", port, f"has strides {value.strides}: it must be row-major and packed",
+                   "np.ascontiguousarray(x)")  # fmt: skip
+    if port.kind in ("state", "output") and not value.flags.writeable:
+        raise _bad("readonly", port, "is read-only", "bind an array that can be written")
+    if not value.flags.aligned:
+        raise _bad("alignment", port, "is not aligned to its elements", "x.copy()")
+    return value
+
+
+def _foreign(port: PortDesc, value: Any) -> Array:
+    if getattr(value, "format", None) == port.dtype and hasattr(value, "data"):
+        return value.data
+    try:
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        return np.asarray(memoryview(value))
+    except (TypeError, ValueError, BufferError, RuntimeError) as e:
+        raise _bad("kind", port, f"is {type(value).__name__}, no array: {e}",
+                   "a NumPy array, a DLPack object, a buffer, or Runtime.buffer") from e
+
+
+def _bad(code: str, port: PortDesc, what: str, remedy: str) -> RunError:
+    return RunError(f"run.{code}", f"{port.kind} {port.name!r} {what}", remedy=remedy)
+
+
+def number(scalar: ScalarDesc, value: Any) -> int | float:
+    """A scalar's value.  Raises RunError ``run.scalar``."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+    if scalar.kind == "u32" and whole and 0 <= value < 1 << 32:
+        return int(value)
+    if scalar.kind == "f32" and (whole or isinstance(value, float | np.floating)):
+        return float(value)
+    want = "an integer from 0 to 2^32 - 1" if scalar.kind == "u32" else "a number"
+    raise RunError("run.scalar", f"scalar {scalar.name!r} is {value!r}, it must be {want}",
+                   remedy=f"pass a {scalar.kind}")  # fmt: skip
+
+
+class Table:
+    """The ports and scalars of a plan; what was last found good."""
+
+    def __init__(self, ports: tuple[PortDesc, ...], scalars: tuple[ScalarDesc, ...]) -> None:
+        self.ports = {p.name: p for p in ports}
+        self.scalars = {s.name: s for s in scalars}
+
+    def check(
+        self, bindings: Mapping[str, Any], known: Mapping[str, tuple[Any, Array]]
+    ) -> tuple[dict[str, tuple[Any, Array]], dict[str, int | float]]:
+        """(what changed: name -> (object, array); scalars).  Raises all that is wrong at once."""
+        errors: list[LanewiseError] = []
+        changed: dict[str, tuple[Any, Array]] = {}
+        numbers: dict[str, int | float] = {}
+        for name, value in bindings.items():
+            port = self.ports.get(name)
+            try:
+                if port is None:
+                    numbers[name] = number(self._scalar(name), value)
+                    continue
+                last = known.get(name)
+                if last is None or last[0] is not value or not _same(port, value, last[1]):
+                    changed[name] = (value, view(port, value))
+            except LanewiseError as error:
+                errors.append(error)
+        if len(bindings) != len(self.ports) + len(self.scalars) or errors:
+            errors += self._missing(bindings)
+        if changed and not errors:
+            arrays = {n: a for n, (_, a) in known.items()}
+            arrays |= {n: a for n, (_, a) in changed.items()}
+            errors += self._overlaps(arrays)
+        collect(errors)
+        return changed, numbers
+
+    def _scalar(self, name: str) -> ScalarDesc:
+        found = self.scalars.get(name)
+        if found is None:
+            names = ", ".join([*self.ports, *self.scalars])
+            raise RunError("run.extra", f"the plan has no {name!r}", remedy=f"it has: {names}")
+        return found
+
+    def _missing(self, bindings: Mapping[str, Any]) -> list[RunError]:
+        absent = [p for n, p in self.ports.items() if n not in bindings]
+        lost = [s for n, s in self.scalars.items() if n not in bindings]
+        return [
+            *(RunError("run.missing", f"{p.kind} {p.name!r} is not bound",
+                       remedy=f"bind {p.dtype} {list(p.shape)}") for p in absent),
+            *(RunError("run.missing", f"scalar {s.name!r} is not bound", remedy=f"bind a {s.kind}")
+              for s in lost),
+        ]  # fmt: skip
+
+    def _overlaps(self, arrays: Mapping[str, Array]) -> list[RunError]:
+        """Bytes that are written overlap nothing else that is bound."""
+        spans = sorted(
+            (a.ctypes.data, a.ctypes.data + a.nbytes, n) for n, a in arrays.items()
+        )
+        errors: list[RunError] = []
+        reach: list[tuple[int, str]] = []
+        for begin, end, name in spans:
+            reach = [(e, n) for e, n in reach if e > begin]
+            for _, other in reach:
+                kinds = {self.ports[name].kind, self.ports[other].kind}
+                if kinds & {"state", "output"}:
+                    errors.append(RunError(
+                        "run.overlap", f"{name!r} and {other!r} share bytes, and one is written",
+                        remedy="bind arrays that do not overlap",
+                    ))  # fmt: skip
+            reach.append((end, name))
+        return errors
+
+
+def _same(port: PortDesc, value: Any, array: Array) -> bool:
+    """Is an object that was good still what it was?"""
+    if isinstance(value, Buffer):
+        return value._array is array
+    return value is not array or (value.shape == port.shape and value.flags.c_contiguous)

@@ -1,0 +1,335 @@
+"""Builder: records one graph, op by op, and collects what it refuses.
+
+Laws: no op raises; a mistake is one refusal, with the op, the operand, the author's file and line
+and the remedy, and gives a poisoned tensor; what takes poison is poisoned in silence; a missing
+argument is noticed before the poison.  `compile` raises every refusal together.  A builder
+belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lanewise.dtypes import DType
+from lanewise.errors import GraphError, LanewiseError, collect
+from lanewise.ir.builder import GraphBuilder, call_site
+from lanewise.ir.graph import Graph, Ref, Type
+from lanewise.ir.opdef import opdef
+from lanewise.ir.ops.rules import BLOCKS
+from lanewise.ir.states import overlap
+from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc
+
+if TYPE_CHECKING:
+    from lanewise.tensor.identity import Identity
+    from lanewise.tensor.plan import Plan
+    from lanewise.tensor.runtime import Runtime
+
+POISON = Type("f32", (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Device data that `strict` looks at when it is bound: every element below `limit`."""
+
+    port: str
+    limit: int
+    what: str
+
+
+class Builder:
+    """Records a graph for a runtime; `Runtime.builder(name)` makes one."""
+
+    def __init__(self, runtime: Runtime, name: str = "graph") -> None:
+        self.runtime = runtime
+        self.name = name
+        self.graph_builder = GraphBuilder(name)
+        self.ports: list[PortDesc] = []
+        self.scalars: list[ScalarDesc] = []
+        self.values: dict[str, NDArray[Any]] = {}  # constants, by the name of their root
+        self.checks: list[Check] = []
+        self.weights: dict[Ref, str] = {}
+        self._errors: list[LanewiseError] = []
+        self._scalar_refs: dict[str, tuple[Ref, str]] = {}
+        self._writes: dict[str, list[tuple[int, tuple[int, ...], str]]] = {}
+        self._constants: dict[str, Ref] = {}
+
+    # -- refusals ---------------------------------------------------------------------------------
+
+    def refuse(self, code: str, message: str, remedy: str = "", place: str = "") -> None:
+        """Collect one refusal at the author's line."""
+        self._errors.append(
+            GraphError(f"graph.{code}", message, place=place or call_site(), remedy=remedy)
+        )
+
+    def errors(self) -> tuple[LanewiseError, ...]:
+        """Every refusal so far, in order."""
+        return tuple(self._errors)
+
+    def poison(self, *like: Any) -> Tensor:
+        types = [x.type for x in like if isinstance(x, Tensor | State)]
+        return Tensor(self, None, types[0] if types else POISON)
+
+    # -- declarations -----------------------------------------------------------------------------
+
+    def _type(self, what: str, dtype: Any, shape: Any, formats: bool) -> Type | None:
+        name = dtype.name if isinstance(dtype, DType) else dtype
+        known = name in ("f32", "f16", "bf16", "u32", "i32") or (formats and name in BLOCKS)
+        if not known:
+            self.refuse("dtype", f"{what} has dtype {name!r}",
+                        f"one of f32, f16, bf16, u32, i32{', or a format' if formats else ''}")
+            return None
+        if isinstance(shape, int | np.integer):
+            shape = (int(shape),)
+        dims = tuple(shape) if isinstance(shape, Sequence) else ()
+        good = all(isinstance(d, int | np.integer) and not isinstance(d, bool) and d > 0
+                   for d in dims)  # fmt: skip
+        if not dims or not good:
+            self.refuse("shape", f"{what} has shape {shape!r}",
+                        "positive integers; a scalar is (1,)")
+            return None
+        return Type(name, tuple(int(d) for d in dims))
+
+    def _declare(
+        self, kind: str, name: Any, dtype: Any, shape: Any, **attrs: Any
+    ) -> tuple[Ref | None, Type]:
+        type = self._type(f"{kind} {name!r}", dtype, shape, kind == "weight")
+        if type is None:
+            return None, POISON
+        if not isinstance(name, str) or not name:
+            self.refuse("name", f"{kind} {name!r} has no name", "a string that is not empty")
+            return None, type
+        if any(p.name == name for p in self.ports) or any(s.name == name for s in self.scalars):
+            self.refuse("duplicate_name", f"two ports are named {name!r}", "rename one of them")
+            return None, type
+        op = {"state": "state", "weight": "weight" if type.dtype in BLOCKS else "input"}
+        try:
+            ref = self.graph_builder.root(op.get(kind, "input"), name, type, **attrs)
+        except GraphError as error:
+            self._errors.append(error)
+            return None, type
+        self.ports.append(PortDesc(name, kind, type.dtype, type.shape))
+        return ref, type
+
+    def input(self, name: str, dtype: Any, shape: Any, *, live: str = "") -> Tensor:
+        """A buffer that changes with every submission; ``live`` names a declared u32 scalar: the
+        count of live rows of the leading axis, later ones are skipped."""
+        return Tensor(self, *self._declare("input", name, dtype, shape, live=live))
+
+    def weight(self, name: str, dtype: Any, shape: Any) -> Tensor:
+        """A read-only buffer that submissions may rebind; ``dtype`` may be a checkpoint format
+        ("q4_1"): the buffer then holds its rows [N, K]."""
+        ref, type = self._declare("weight", name, dtype, shape)
+        if ref is not None:
+            self.weights[ref] = name
+        return Tensor(self, ref, type)
+
+    def declare_input(self, desc: ValueDesc) -> Tensor:
+        return self.input(desc.name, desc.dtype, desc.shape)
+
+    def declare_weight(self, desc: ValueDesc) -> Tensor:
+        return self.weight(desc.name, desc.dtype, desc.shape)
+
+    def constant(self, array: Any, name: str = "") -> Tensor:
+        """Numbers that the author holds: part of the plan (and of its identity), no port."""
+        from lanewise.ir.values import value_type
+
+        value = np.array(array, order="C", ndmin=1)
+        if value.dtype in (np.float64, np.int64):
+            value = value.astype(np.float32 if value.dtype == np.float64 else np.uint32)
+        try:
+            type = value_type(value)
+        except KeyError:
+            self.refuse("dtype", f"a constant of {value.dtype}", "f32, f16, bf16, u32 or i32")
+            return self.poison()
+        name = f"constant.{name or len(self.values)}"
+        if name not in self.values:
+            self._constants[name] = self.graph_builder.root("input", name, type)
+            self.values[name] = value
+        return Tensor(self, self._constants[name], type)
+
+    def scalar(self, name: str, kind: str = "f32") -> None:
+        """Declare a number of the submission; kind "u32" or "f32".  Ops name it."""
+        if kind not in ("u32", "f32"):
+            self.refuse("scalar", f"scalar {name!r} has kind {kind!r}", "u32 or f32")
+        elif not isinstance(name, str) or not name.isprintable() or not name:
+            self.refuse("name", f"scalar {name!r} has no name", "a string that is not empty")
+        elif name in self._scalar_refs or any(p.name == name for p in self.ports):
+            self.refuse("duplicate_name", f"two ports are named {name!r}", "rename one of them")
+        else:
+            ref = self.graph_builder.root("scalar", name, Type(kind, (1,)))
+            self._scalar_refs[name] = (ref, kind)
+            self.scalars.append(ScalarDesc(name, kind))
+
+    def scalar_ref(self, op: str, name: Any, kind: str) -> Tensor:
+        """A declared scalar as an operand; refused if it is not declared, or of another kind."""
+        found = self._scalar_refs.get(name) if isinstance(name, str) else None
+        if found is None:
+            self.refuse("scalar", f"{op}: no scalar {name!r} is declared",
+                        f"b.scalar({name!r}, {kind!r}) before the op")  # fmt: skip
+            return self.poison()
+        if found[1] != kind:
+            self.refuse("scalar", f"{op}: scalar {name!r} is {found[1]}, it must be {kind}",
+                        f"declare it as {kind}")  # fmt: skip
+            return self.poison()
+        return Tensor(self, found[0], Type(kind, (1,)))
+
+    def state(self, name: str, dtype: Any, shape: Any) -> State:
+        """The caller's buffer that is read, written and carried on; the version as it comes in."""
+        ref, type = self._declare("state", name, dtype, shape)
+        return State(self, ref, type, name, (), 0)
+
+    def output(self, name: str, x: Tensor) -> None:
+        """Write a value into a buffer that the caller binds under this name."""
+        if not isinstance(x, Tensor):
+            self.refuse("operand", f"output {name!r} is {x!r}, no tensor",
+                        "read_state gives the tensor of a state")  # fmt: skip
+            return
+        if x.ref is None:
+            return
+        if x.builder is not self:
+            self.refuse("foreign", f"output {name!r} comes from another builder")
+            return
+        if not isinstance(name, str) or not name:
+            self.refuse("name", f"output {name!r} has no name", "a string that is not empty")
+            return
+        taken = [p.name for p in self.ports] + list(self._scalar_refs)
+        if name in taken:
+            self.refuse("duplicate_name", f"two ports are named {name!r}", "rename one of them")
+            return
+        self.graph_builder.output(name, x.ref)
+        self.ports.append(PortDesc(name, "output", x.dtype, x.shape))
+
+    # -- ops --------------------------------------------------------------------------------------
+
+    def op(
+        self, op: str, operands: Sequence[Any], *, strided: bool = False, as_: str = "",
+        **attrs: Any,
+    ) -> Tensor:  # fmt: skip
+        """Apply an op with one result.  `strided`: views are taken as they are; `as_`: the name
+        that refusals say."""
+        return self.multi(op, operands, strided=strided, as_=as_, **attrs)[0]
+
+    def multi(
+        self, op: str, operands: Sequence[Any], *, strided: bool = False, as_: str = "",
+        results: int = 1, **attrs: Any,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Apply an op with several results."""
+        refs = self.refs(op, operands, strided, as_)
+        if refs is not None:
+            try:
+                made = self.graph_builder.apply_multi(op, *refs, **attrs)
+                return tuple(Tensor(self, r, self.graph_builder.type(r)) for r in made)
+            except GraphError as error:
+                message = error.message.replace(f"{op}:", f"{as_ or op}:", 1)
+                self.refuse(error.code.removeprefix("graph."), message, error.remedy)
+        return (self.poison(*operands),) * results
+
+    def refs(
+        self, op: str, operands: Sequence[Any], strided: bool, as_: str = ""
+    ) -> list[Ref] | None:
+        """The operands' refs; None if one was refused (now, or before)."""
+        names = [o.rstrip("?").lstrip("*") for o in opdef(op).operands]
+        said = as_ or op
+        for name, x in zip(names, operands, strict=False):
+            if x is None:
+                self.refuse(
+                    "missing_operand", f"{said}: {name} is missing", f"give {said} a {name}"
+                )
+                return None
+            if not isinstance(x, Tensor | State):
+                self.refuse("operand", f"{said}: {name} is {x!r}, no tensor",
+                            "numbers enter by `b.constant`, `b.scalar` or as a port")
+                return None
+        if any(x.ref is None for x in operands):
+            return None
+        for name, x in zip(names, operands, strict=False):
+            if x.builder is not self:
+                self.refuse("foreign", f"{said}: {name} comes from another builder",
+                            "a tensor belongs to the builder that made it")
+                return None
+            if isinstance(x, State) and not self.current(said, name, x):
+                return None
+            if isinstance(x, Tensor) and x.strided and not strided:
+                self.refuse("strided", f"{said}: {name} is a strided view {x.type}",
+                            f"pack it first: {said}(contiguous(...))")
+                return None
+        return [x.ref for x in operands]
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def current(self, op: str, operand: str, state: State) -> bool:
+        """Refuse a version that a later write of overlapping bytes has superseded."""
+        since = [w for w in self._writes.get(state.root, ())
+                 if w[0] > state.version and overlap(w[1], state.window)]
+        if not since:
+            return True
+        behind = f"{len(since)} write{'s' if len(since) > 1 else ''} behind"
+        self.refuse("stale_state", f"{op}: {operand} is version {state.version} of state "
+                    f"{state.root!r}, {behind}: {since[-1][2]} gave the latest",
+                    "use what the latest write returned")
+        return False
+
+    def wrote(self, state: State, ref: Ref) -> State:
+        """The next version after a write."""
+        number = sum(len(w) for k, w in self._writes.items() if k == state.root) + 1
+        self._writes.setdefault(state.root, []).append((number, state.window, call_site()))
+        return State(self, ref, state.type, state.root, state.window, number)
+
+    def layer_state(self, state: Any, index: Any) -> State:
+        """Window `index` of a state's leading axis."""
+        if not isinstance(state, State):
+            self.refuse("operand", f"layer_state: state is {state!r}, no state", "declare a state")
+            return State(self, None, POISON, "", (), 0)
+        refs = self.refs("layer", (state,), False, "layer_state")
+        if refs is not None:
+            try:
+                ref = self.graph_builder.apply("layer", refs[0], index=index)
+                type = self.graph_builder.type(ref)
+                window = (*state.window, int(index))
+                return State(self, ref, type, state.root, window, state.version)
+            except GraphError as error:
+                self.refuse(error.code.removeprefix("graph."),
+                            error.message.replace("layer:", "layer_state:"), error.remedy)
+        type = Type(state.dtype, state.shape[1:] or (1,))
+        return State(self, None, type, state.root, state.window, state.version)
+
+    def next_state(self, op: str, state: State, *operands: Any, as_: str = "",
+                   strided: bool = False, **attrs: Any) -> tuple[State, tuple[Tensor, ...]]:
+        """Apply an op that writes: (the next version, its other results)."""
+        made = self.multi(op, (state, *operands), as_=as_, strided=strided, **attrs)
+        if made[0].ref is None:
+            type = state.type if isinstance(state, State) else POISON
+            poisoned = State(self, None, type, "", (), 0)
+            return poisoned, tuple(self.poison() for _ in range(3))
+        return self.wrote(state, made[0].ref), made[1:]
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def watch(self, x: Any, limit: int, what: str) -> None:
+        """Have `strict` look at a port's values: each below `limit`."""
+        if isinstance(x, Tensor) and x.ref is not None:
+            name = self.graph_builder.node(x.ref).name
+            if any(p.name == name and p.kind == "input" for p in self.ports):
+                self.checks.append(Check(name, limit, what))
+
+    def graph(self) -> Graph:
+        """The recorded graph as the pipeline takes it; raises every refusal together."""
+        from lanewise.tensor.lowering import lower_roots
+
+        collect(self._errors)
+        return lower_roots(self)
+
+    def identity(self) -> Identity:
+        """A digest over everything that changes what compiling gives."""
+        from lanewise.tensor.identity import identity_of
+
+        return identity_of(self)
+
+    def compile(self, **options: Any) -> Plan:
+        """The plan of the recorded graph; options as `Runtime.compile`."""
+        return self.runtime.compile(self, **options)

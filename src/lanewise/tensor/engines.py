@@ -1,0 +1,138 @@
+"""What runs a plan: the native program bound to the caller's memory, or the reference.
+
+Both take `bind(name, array)` for what changed and `run(numbers)`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lanewise.ir.graph import Graph
+from lanewise.ir.interp import interpret
+from lanewise.ir.values import QuantArray
+from lanewise.plan.program import Program
+from lanewise.runtime.build import Target, packer_library
+from lanewise.runtime.library import Library
+from lanewise.runtime.session import Session
+from lanewise.tensor.attention import from_pages, to_pages
+from lanewise.tensor.binding import Array, aligned
+from lanewise.tensor.handles import PortDesc
+from lanewise.tensor.lowering import PAGE
+
+PANEL = 16
+
+
+class Packed:
+    """The packed form of each weight, shared by a plan's instances; by the array's identity."""
+
+    def __init__(self, program: Program, target: Target) -> None:
+        self._constants = {c.name: c for c in program.constants}
+        self._target = target
+        self._made: dict[str, tuple[Array, Array]] = {}
+        self._lock = threading.Lock()
+        names = sorted({c.type.dtype for c in program.constants})
+        self._library = Library(packer_library(names, target)) if names else None
+
+    def get(self, name: str, array: Array) -> Array:
+        with self._lock:
+            known = self._made.get(name)
+            if known is None or known[0] is not array:
+                known = self._made[name] = (array, self._pack(name, array))
+            return known[1]
+
+    def _pack(self, name: str, array: Array) -> Array:
+        constant, library = self._constants[name], self._library
+        assert library is not None
+        n, k = constant.type.shape
+        size = library.function(f"lw_packed_bytes_{constant.type.dtype}", "lll")(n, k)
+        out = aligned(max(int(size), constant.nbytes))
+        pack = library.function(f"lw_pack_{constant.type.dtype}", "vppllll")
+        pack(array.ctypes.data, out.ctypes.data, n, k, 0, -(-n // PANEL))
+        return out
+
+    def forget(self) -> None:
+        with self._lock:
+            self._made.clear()
+
+
+class Native:
+    """A session of the program whose every buffer is the caller's."""
+
+    def __init__(
+        self, program: Program, library: Library, values: Mapping[str, Array], packed: Packed,
+        threads: int | None,
+    ) -> None:  # fmt: skip
+        self.session = Session(program, library, {}, threads=threads, lent=True)
+        self._packed = packed
+        self._constants = {c.name for c in program.constants}
+        self._at = {b.name.removeprefix("main/"): i for i, b in enumerate(program.buffers)}
+        self._held: dict[str, Array] = {}
+        for name, value in values.items():
+            if name in self._at:
+                own = aligned(value.nbytes)
+                own[:] = value.reshape(-1).view(np.uint8)
+                self.bind(name, own)
+
+    def bind(self, name: str, array: Array) -> None:
+        index = self._at.get(name)
+        if index is None:  # a port that nothing reads
+            return
+        if name in self._constants:
+            array = self._packed.get(name, array)
+        self._held[name] = array
+        self.session.bind(index, array.ctypes.data)
+
+    def run(self, numbers: Mapping[str, int | float]) -> None:
+        self.session.run("main", numbers)
+
+    def forget(self) -> None:
+        self._packed.forget()
+
+    def close(self) -> None:
+        self.session.close()
+        self._held.clear()
+
+
+class Reference:
+    """The graph by its ops' references: slow, and what the native program is compared with."""
+
+    def __init__(
+        self, graph: Graph, ports: tuple[PortDesc, ...], values: Mapping[str, Array]
+    ) -> None:
+        self._graph = graph
+        self._ports = {p.name: p for p in ports}
+        self._values = dict(values)
+        self._bound: dict[str, Array] = {}
+
+    def bind(self, name: str, array: Array) -> None:
+        self._bound[name] = array
+
+    def run(self, numbers: Mapping[str, int | float]) -> None:
+        values: dict[str, Any] = {**self._values, **numbers}
+        for name, array in self._bound.items():
+            port = self._ports[name]
+            if port.kind == "state" and port.layout != "rows":
+                values[name] = from_pages(array, port.layout)
+            elif port.kind != "output":
+                values[name] = array
+            if port.kind == "weight" and array.dtype == np.uint8:
+                values[name] = QuantArray(port.dtype, (port.shape[0], port.shape[1]), array)
+        result = interpret(self._graph, values)
+        for name, value in result.outputs.items():
+            self._bound[name][...] = value
+        for name, value in result.states.items():
+            layout = self._ports[name].layout
+            self._bound[name][...] = value if layout == "rows" else to_pages(value, layout)
+
+    def forget(self) -> None:
+        """Nothing is kept of what was bound."""
+
+    def close(self) -> None:
+        self._bound.clear()
+
+
+__all__ = ["PAGE", "Native", "Packed", "Reference"]

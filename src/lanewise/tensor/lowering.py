@@ -1,0 +1,166 @@
+"""From what was recorded to the graph that the pipeline takes: roots get their final kind.
+
+    weight     a matrix that products take (and gathers beside them): packed by the plan
+    input      every other port, and the author's constants
+    state      as attention lays it out, if attention reads it; else row-major
+
+A write of rows into a cache becomes the cache's own write, by a table of pages in order.  An
+output that has no bytes of its own (a port, a view, a state, another output) is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lanewise.errors import GraphError, LanewiseError, collect
+from lanewise.ir.builder import GraphBuilder, rebuild
+from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
+from lanewise.ir.ops.rules import is_format
+
+if TYPE_CHECKING:
+    from lanewise.tensor.builder import Builder
+
+PAGE = 64
+
+
+def lower_roots(builder: Builder) -> Graph:
+    """The graph of a builder whose refusals are none; raises what roots cannot be."""
+    graph = builder.graph_builder.finish()
+    errors: list[LanewiseError] = []
+    packed = _packed(builder, graph, errors)
+    layouts = _layouts(builder, graph, errors)
+    collect(errors)
+    caches = {root for root, layout in layouts.items() if layout != "rows"}
+    copies = _copies(graph)
+
+    def change(b: GraphBuilder, index: int, node: Node, refs: dict[Ref, Ref]) -> bool:
+        if node.op == "state":
+            layout = {"pages/k": "panels", "pages/v": "rows", "rows": "flat"}[layouts[index]]
+            attrs = tuple((k, layout if k == "layout" else v) for k, v in node.attrs)
+            refs[(index, 0)] = b.add(replace(node, attrs=attrs))[0]
+        elif index in packed:
+            refs[(index, 0)] = b.add(replace(node, op="weight"))[0]
+        elif node.op == "scatter_rows" and graph.states[node.operands[0]].root in caches:
+            refs[(index, 0)] = _cache_write(builder, b, node, refs)
+        else:
+            return False
+        return True
+
+    made = rebuild(graph, change)
+    return _with_copies(made, [name for name, _ in copies]) if copies else made
+
+
+def port_layouts(builder: Builder) -> dict[str, str]:
+    """State -> how its bytes lie: "rows", "pages/k" or "pages/v"."""
+    graph = builder.graph_builder.finish()
+    return {graph.nodes[i].name: layout for i, layout in _layouts(builder, graph, []).items()}
+
+
+def _packed(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> set[int]:
+    """Roots that products read, packed; a product's matrix serves products and gathers only."""
+    found: set[int] = set()
+    for (index, _), name in builder.weights.items():
+        users = [graph.nodes[u] for u in graph.uses.get((index, 0), ())]
+        fits = [_takes_packed(u, (index, 0)) for u in users]
+        wanted = is_format(graph.nodes[index].types[0].dtype)
+        wanted = wanted or any(u.op == "linear" and f for u, f in zip(users, fits, strict=True))
+        if not wanted:
+            continue
+        found.add(index)
+        for user, fit in zip(users, fits, strict=True):
+            if not fit:
+                errors.append(GraphError(
+                    "graph.weight_use", f"{user.op}: weight {name!r} is packed for `linear`, and "
+                    f"{user.op} reads rows", place=user.site,
+                    remedy="declare a second weight for it, and bind the same array to both",
+                ))  # fmt: skip
+    return found
+
+
+def _takes_packed(node: Node, ref: Ref) -> bool:
+    at = [k for k, r in enumerate(node.operands) if r == ref]
+    return at == [1] if node.op == "linear" else node.op == "gather_rows" and at == [0]
+
+
+def _layouts(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> dict[int, str]:
+    """Root of a state -> its layout; a state that is used as two kinds is refused."""
+    layouts = {i: "rows" for i, _ in graph.roots("state")}
+    writes: dict[int, str] = {}
+    for node in graph.nodes:
+        if node.op == "attention":
+            for k, layout in ((1, "pages/k"), (2, "pages/v")):
+                root = graph.states[node.operands[k]].root
+                if layouts[root] not in ("rows", layout):
+                    name = graph.nodes[root].name
+                    errors.append(GraphError(
+                        "graph.state_layout", f"attention: state {name!r} is both k and v",
+                        place=node.site, remedy="declare two states",
+                    ))  # fmt: skip
+                layouts[root] = layout
+        elif node.op == "kv_write":
+            writes[graph.states[node.operands[0]].root] = "pages/v"
+    for root, layout in writes.items():
+        layouts[root] = layout if layouts[root] == "rows" else layouts[root]
+    allowed = ("attention", "kv_write", "layer", "scatter_rows")
+    for node in graph.nodes:
+        states = [graph.states[r].root for r in node.operands if r in graph.states]
+        for root in states:
+            if layouts[root] != "rows" and node.op not in allowed:
+                errors.append(GraphError(
+                    "graph.state_layout", f"{node.op}: state {graph.nodes[root].name!r} lies in "
+                    "the pages of attention", place=node.site,
+                    remedy="read the bound buffer with `from_pages`",
+                ))  # fmt: skip
+    return layouts
+
+
+def _cache_write(builder: Builder, b: GraphBuilder, node: Node, refs: dict[Ref, Ref]) -> Ref:
+    """scatter_rows into a cache: row r at position ids[r] of a table of pages in order."""
+    state, x, ids = (refs[r] for r in node.operands)
+    rows, pages = b.type(x).shape[0], b.type(state).shape[0] // PAGE
+    if b.type(x).dtype != "f32":
+        x = b.apply("cast", x, dtype="f32")
+    table = _constant(builder, b, np.arange(pages, dtype=np.uint32).reshape(1, -1))
+    slots = _constant(builder, b, np.zeros(rows, np.uint32))
+    return b.apply("kv_write", state, x, table, slots, ids)
+
+
+def _constant(builder: Builder, b: GraphBuilder, value: np.ndarray) -> Ref:
+    name = f"order.{'x'.join(map(str, value.shape))}"
+    if name not in builder.values or not hasattr(b, "order_refs"):
+        b.order_refs = getattr(b, "order_refs", {})  # type: ignore[attr-defined]
+    known: dict[str, Ref] = b.order_refs  # type: ignore[attr-defined]
+    if name not in known:
+        known[name] = b.root("input", name, Type("u32", value.shape))
+        builder.values[name] = value
+    return known[name]
+
+
+def _home(graph: Graph, ref: Ref) -> Ref:
+    """Whose bytes a value is."""
+    node = graph.node(ref)
+    return _home(graph, node.operands[0]) if node.op in ("reshape", "layer") else ref
+
+
+def _copies(graph: Graph) -> list[tuple[str, Ref]]:
+    """Outputs that have no bytes of their own."""
+    taken: set[Ref] = set()
+    found: list[tuple[str, Ref]] = []
+    for name, ref in graph.outputs:
+        home = _home(graph, ref)
+        if graph.node(home).op in ROOTS or home in graph.states or home in taken:
+            found.append((name, ref))
+        taken.add(home)
+    return found
+
+
+def _with_copies(graph: Graph, names: list[str]) -> Graph:
+    nodes, outputs = list(graph.nodes), list(graph.outputs)
+    for i, (name, ref) in enumerate(outputs):
+        if name in names:
+            nodes.append(Node("contiguous", (ref,), (), (graph.type(ref),)))
+            outputs[i] = (name, (len(nodes) - 1, 0))
+    return Graph(graph.name, tuple(nodes), tuple(outputs))

@@ -1,0 +1,311 @@
+"""The ops, as functions of tensors: each records one op, or refuses it at the caller's line.
+
+Laws: one dtype per op, no promotion (`cast` is an op); views move no bytes, and an op that needs
+packed bytes refuses them and names `contiguous`; sums are f32 or better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lanewise.dtypes import DType
+from lanewise.tensor.builder import Builder
+from lanewise.tensor.handles import Quantized, State, Tensor
+
+
+def builder_of(op: str, *operands: Any) -> Builder:
+    """The builder of the first operand that has one (TypeError if none has: there is nobody who
+    could collect the refusal)."""
+    for x in operands:
+        if isinstance(x, Tensor | State):
+            return x.builder
+        if isinstance(x, Quantized):
+            return x.weight.builder
+    raise TypeError(f"{op} takes tensors of a builder, not {', '.join(map(repr, operands))}")
+
+
+def _one(op: str, x: Any) -> Tensor:
+    return builder_of(op, x).op(op, (x,), strided=True)
+
+
+def _two(op: str, a: Any, b: Any) -> Tensor:
+    return builder_of(op, a, b).op(op, (a, b), strided=True)
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """a + b of one dtype, NumPy broadcasting."""
+    return _two("add", a, b)
+
+
+def sub(a: Tensor, b: Tensor) -> Tensor:
+    """a - b of one dtype, NumPy broadcasting."""
+    return _two("sub", a, b)
+
+
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """a * b of one dtype, NumPy broadcasting."""
+    return _two("mul", a, b)
+
+
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """a / b of one dtype, NumPy broadcasting; correctly rounded."""
+    return _two("div", a, b)
+
+
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger; NaN if either is NaN; -0 < +0."""
+    return _two("maximum", a, b)
+
+
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller; NaN if either is NaN; -0 < +0."""
+    return _two("minimum", a, b)
+
+
+def neg(x: Tensor) -> Tensor:
+    """-x."""
+    return _one("neg", x)
+
+
+def abs(x: Tensor) -> Tensor:
+    """|x|."""
+    return _one("abs", x)
+
+
+def square(x: Tensor) -> Tensor:
+    """x * x."""
+    return _one("square", x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root, correctly rounded; NaN below 0."""
+    return _one("sqrt", x)
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    """1 / sqrt(x)."""
+    return _one("rsqrt", x)
+
+
+def exp(x: Tensor) -> Tensor:
+    """e to the x."""
+    return _one("exp", x)
+
+
+def log(x: Tensor) -> Tensor:
+    """The natural logarithm."""
+    return _one("log", x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    return _one("tanh", x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return _one("sigmoid", x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), f32 inside."""
+    return _one("silu", x)
+
+
+def relu(x: Tensor) -> Tensor:
+    """x above 0, else +0."""
+    return _one("relu", x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form of GELU."""
+    return _one("gelu", x)
+
+
+def gelu_erf(x: Tensor) -> Tensor:
+    """GELU by the error function."""
+    return _one("gelu_erf", x)
+
+
+def erf(x: Tensor) -> Tensor:
+    """The error function."""
+    return _one("erf", x)
+
+
+def swiglu(gate: Tensor, value: Tensor) -> Tensor:
+    """silu(gate) * value; equal shapes."""
+    b = builder_of("swiglu", gate, value)
+    both = isinstance(gate, Tensor) and isinstance(value, Tensor)
+    if both and not (gate.poisoned or value.poisoned) and gate.shape != value.shape:
+        b.refuse("shape", f"swiglu: value is {value.type}, gate is {gate.type}: shapes must be "
+                 "equal", "make them equal with `broadcast`")  # fmt: skip
+        return b.poison(gate)
+    return b.op("swiglu", (gate, value), strided=True)
+
+
+def scale(x: Tensor, name: str) -> Tensor:
+    """x times a declared f32 scalar."""
+    b = builder_of("scale", x)
+    return b.op("scale", (x, b.scalar_ref("scale", name, "f32")), strided=True)
+
+
+def cast(x: Tensor, dtype: str | DType) -> Tensor:
+    """x in another float dtype, nearest even; the same dtype gives x itself."""
+    b = builder_of("cast", x)
+    name = dtype.name if isinstance(dtype, DType) else dtype
+    return x if name == x.dtype else b.op("cast", (x,), strided=True, dtype=name)
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+def _view(op: str, x: Tensor, strided: bool, **attrs: Any) -> Tensor:
+    made = builder_of(op, x).op(op, (x,), strided=True, **attrs)
+    if made.ref is not None:
+        return Tensor(made.builder, made.ref, made.type, strided or x.strided)
+    return made
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same elements in row-major order; packed operands only."""
+    return builder_of("reshape", x).op("reshape", (x,), shape=tuple(shape))
+
+
+def permute(x: Tensor, *axes: int) -> Tensor:
+    """Axis i of the result is axis axes[i] of x; a view."""
+    if x.ref is not None and [a % len(x.shape) for a in axes] == list(range(len(x.shape))):
+        return x
+    return _view("permute", x, True, axes=tuple(axes))
+
+
+def transpose(x: Tensor, axis_a: int = -2, axis_b: int = -1) -> Tensor:
+    """Two axes exchanged; a view."""
+    return _view("transpose", x, True, axes=(axis_a, axis_b))
+
+
+def slice(x: Tensor, axis: int, start: int, end: int) -> Tensor:
+    """Elements start <= i < end of one axis, unit step; a view."""
+    b = builder_of("slice", x)
+    rank = len(x.shape)
+    if x.ref is None:
+        return b.poison(x)
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        b.refuse("attribute", f"slice: axis is {axis!r}; x is {x.type}", "an axis of x")
+        return b.poison(x)
+    axis %= rank
+    starts = tuple(start if a == axis else 0 for a in range(rank))
+    stops = tuple(end if a == axis else d for a, d in enumerate(x.shape))
+    if (start, end) == (0, x.shape[axis]):
+        return x
+    packed = math.prod(x.shape[:axis]) == 1
+    return _view("slice", x, not packed, starts=starts, stops=stops)
+
+
+def broadcast(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x repeated along axes of size 1 and new leading ones (stride 0); a view."""
+    if x.ref is not None and tuple(shape) == x.shape:
+        return x
+    return _view("broadcast", x, True, shape=tuple(shape))
+
+
+def contiguous(x: Tensor) -> Tensor:
+    """x packed; x itself if it is."""
+    b = builder_of("contiguous", x)
+    if not isinstance(x, Tensor) or x.ref is None:
+        return b.op("contiguous", (x,), strided=True)
+    return Tensor(b, x.ref, x.type) if x.strided else x
+
+
+# -- products, gathers, norms ----------------------------------------------------------------------
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a f32 [M, K] times b [K, N] of f32, f16 or bf16: f32 [M, N]."""
+    builder = builder_of("matmul", a, b)
+    if isinstance(a, Tensor) and a.dtype in ("f16", "bf16") and a.ref is not None:
+        a = cast(a, "f32") if isinstance(b, Tensor) and b.dtype == a.dtype else a
+    return builder.op("matmul", (a, b))
+
+
+def _weight(b: Builder, op: str, w: Any) -> bool:
+    if isinstance(w, Tensor) and w.ref is not None and w.ref not in b.weights:
+        b.refuse("weight", f"{op}: w is {w.type}, no declared weight",
+                 "declare it with `b.weight`, or use `matmul`")  # fmt: skip
+        return False
+    return True
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x f32 [M, K] times the rows of a declared weight w [N, K] (any float dtype or format), plus
+    bias f32 [N]: f32 [M, N]."""
+    b = builder_of("linear", x, w)
+    if w is not None and not _weight(b, "linear", w):
+        return b.poison(x)
+    return b.op("linear", (x, w) if bias is None else (x, w, bias))
+
+
+def quant_matmul(x: Tensor, w: Quantized) -> Tensor:
+    """x f32 or f16 [M, K] times the rows of a quantised matrix [N, K]: f32 [M, N]."""
+    b = builder_of("quant_matmul", x, w)
+    if not isinstance(w, Quantized):
+        b.refuse("operand", f"quant_matmul: w is {w!r}", "declare it with `quantized`")
+        return b.poison(x)
+    x = cast(x, "f32") if isinstance(x, Tensor) and x.dtype == "f16" else x
+    return b.op("linear", (x, w.weight), as_="quant_matmul")
+
+
+def quant_gather_rows(table: Quantized, ids: Tensor) -> Tensor:
+    """Rows of a quantised matrix by id, decoded to f32."""
+    return gather_rows(table.weight, ids)
+
+
+def gather_rows(table: Tensor, ids: Tensor) -> Tensor:
+    """Rows of table [V, W] by ids u32 of shape S: S + (W,); id >= V gives a zero row."""
+    b = builder_of("gather_rows", table, ids)
+    out = b.op("gather_rows", (table, ids))
+    if out.ref is not None:
+        b.watch(ids, table.shape[0], "an id")
+    return out
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Each row of the last axis by its root mean square, times gain f32; eps > 0."""
+    return builder_of("rms_norm", x, gain).op("rms_norm", (x, gain), eps=eps)
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
+    """Each row less its mean, by its deviation, times gain, plus bias; eps > 0."""
+    operands = (x, gain) if bias is None else (x, gain, bias)
+    return builder_of("layer_norm", x, gain).op("layer_norm", operands, eps=eps)
+
+
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x - max) over its sum along the last axis; another axis is refused."""
+    b = builder_of("softmax", x)
+    if x.ref is not None and axis not in (-1, len(x.shape) - 1):
+        b.refuse("attribute", f"softmax: axis is {axis}; x is {x.type}: only the last is reduced",
+                 "bring the axis to the end: softmax(contiguous(transpose(x, ...)))")  # fmt: skip
+        return b.poison(x)
+    return b.op("softmax", (x,))
+
+
+def reduce_sum(x: Tensor) -> Tensor:
+    """The sum over the last axis."""
+    return builder_of("reduce_sum", x).op("reduce_sum", (x,))
+
+
+def reduce_max(x: Tensor) -> Tensor:
+    """The largest of the last axis."""
+    return builder_of("reduce_max", x).op("reduce_max", (x,))
+
+
+def rope(
+    x: Tensor, rotary_dim: int, positions: Tensor, table: Tensor, *, style: str = "interleaved"
+) -> Tensor:
+    """Turns the first `rotary_dim` channels of x f32 [R, H, D] by positions u32 [R]; table f32
+    [C, rotary_dim] holds cosines then sines (`rope_table` makes it); style "interleaved" pairs
+    (2i, 2i+1), "half" (i, i + rotary_dim/2)."""
+    b = builder_of("rope", x, positions, table)
+    return b.op("rope", (x, positions, table), rotary=rotary_dim, style=style)

@@ -1,0 +1,291 @@
+"""Plan: a compiled graph, run as often as one likes on buffers that the caller names.
+
+Laws: a submission gives every port and scalar; the whole set is checked before anything is bound,
+and a set that is refused changes nothing; a failure comes back through the fence.  Buffers are
+used where they are, and must stay alive and untouched until the fence is done (the plan holds a
+reference).  As many submissions are in flight as the plan has instances, one by default: the next
+is refused, never queued.  A matrix of a product is packed when another object is bound as its
+weight: after changing a bound weight in place, call `repack`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from lanewise.errors import LanewiseError, RunError
+from lanewise.ir.graph import ROOTS, Graph
+from lanewise.tensor.binding import Array, Table
+from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
+
+if TYPE_CHECKING:
+    from lanewise.plan.plan import Memory
+    from lanewise.plan.plan import Plan as Compiled
+    from lanewise.plan.program import Program
+    from lanewise.tensor.runtime import Runtime
+
+
+class Fence:
+    """The end of a submission: `done`, and `wait`, which raises what went wrong."""
+
+    __slots__ = ("_lock", "error")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.error: LanewiseError | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once the submission has ended, well or not."""
+        return not self._lock.locked()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the end.  Raises what the submission failed with, or RunError
+        ``run.timeout`` after ``timeout`` seconds."""
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise RunError("run.timeout", f"not done after {timeout} s", remedy="wait longer")
+        self._lock.release()
+        if self.error is not None:
+            raise self.error
+
+    def finish(self, error: LanewiseError | None = None) -> None:
+        self.error = error
+        self._lock.release()
+
+
+@dataclass
+class Instance:
+    """One submission's own memory: an engine, what is bound to it, a thread that runs it."""
+
+    engine: Any
+    known: dict[str, tuple[Any, Array]] = field(default_factory=dict[str, tuple[Any, Array]])
+    jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
+
+    def start(self, job: Callable[[], None]) -> None:
+        if self.jobs is None:
+            self.jobs = queue.SimpleQueue()
+            threading.Thread(
+                target=_serve, args=(self.jobs,), name="lanewise-submit", daemon=True
+            ).start()
+        self.jobs.put(job)
+
+    def close(self) -> None:
+        if self.jobs is not None:
+            self.jobs.put(None)
+        self.engine.close()
+
+
+def _serve(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a plan was compiled from, and into; `limits`: live scalar -> capacity."""
+
+    graph: Graph
+    ports: tuple[PortDesc, ...]
+    scalars: tuple[ScalarDesc, ...]
+    identity: str
+    label: str
+    checks: tuple[Any, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    program: Program | None = None
+    compiled: Compiled | None = None
+
+
+class Plan:
+    """A compiled graph; a context manager.  `Builder.compile` makes one."""
+
+    def __init__(self, runtime: Runtime, recorded: Recorded, engines: list[Any]) -> None:
+        self._runtime = runtime
+        self._recorded = recorded
+        self._table = Table(recorded.ports, recorded.scalars)
+        self._free = [Instance(e) for e in engines]
+        self._all = tuple(self._free)
+        self._closed = False
+        self._lock = threading.Lock()
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        return self._recorded.label
+
+    @property
+    def identity(self) -> str:
+        """The identity of the graph that it was compiled from."""
+        return self._recorded.identity
+
+    @property
+    def graph(self) -> Graph:
+        return self._recorded.graph
+
+    @property
+    def ports(self) -> tuple[PortDesc, ...]:
+        """Every buffer that a submission binds, in the order of declaration."""
+        return self._recorded.ports
+
+    @property
+    def scalars(self) -> tuple[ScalarDesc, ...]:
+        """Every number that a submission gives, in the order of declaration."""
+        return self._recorded.scalars
+
+    def _compiled(self) -> Compiled:
+        if self._recorded.compiled is None:
+            raise RunError("run.reference", "the reference has no plan of launches",
+                           remedy='compile for Runtime("cpu")')  # fmt: skip
+        return self._recorded.compiled
+
+    @property
+    def program(self) -> Program:
+        """The program; ``program.text`` is its source."""
+        self._compiled()
+        assert self._recorded.program is not None
+        return self._recorded.program
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes of intermediates: ``unshared`` without sharing, ``lower_bound`` the most alive at
+        once, ``allocated``; ``private`` and ``scratch`` per thread."""
+        return self._compiled().memory
+
+    @property
+    def selections(self) -> tuple[KernelSelection, ...]:
+        """Which kernel each op, or group of ops, became, and why."""
+        compiled = self._compiled()
+        found: list[KernelSelection] = []
+        for index, s in compiled.selections:
+            node = compiled.graph.nodes[index]
+            body = node.body.nodes if node.body is not None else (node,)
+            name = " ".join(n.op for n in body if n.op not in ROOTS)
+            found.append(KernelSelection(name, s.kernel, s.why, s.rejected))
+        return tuple(found)
+
+    def explain(self) -> str:
+        """The plan as text: launches with kernel, reason and bytes; rules fired; memory."""
+        return self._compiled().explain()
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def submit(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> Fence:
+        """Start a run and return at once.
+
+        Ports take arrays (or DLPack objects, buffers, `Runtime.buffer`), scalars numbers, by
+        name.  All that is refused comes by the fence: RunError ``run.missing``, ``.extra``,
+        ``.dtype``, ``.shape``, ``.strides``, ``.readonly``, ``.alignment``, ``.kind``,
+        ``.overlap``, ``.closed``, ``.scalar``, ``.data`` (strict), ``.busy``, or several as
+        `Refused`.
+        """
+        fence = Fence()
+        try:
+            instance, numbers = self._begin(bindings, more)
+        except LanewiseError as error:
+            fence.finish(error)
+            return fence
+
+        def job() -> None:
+            error = self._work(instance, numbers)
+            fence.finish(error)
+
+        instance.start(job)
+        return fence
+
+    def run(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Run on the caller's thread and return at the end; raises as `Fence.wait`."""
+        error = self._work(*self._begin(bindings, more))
+        if error is not None:
+            raise error
+
+    def _begin(
+        self, bindings: Mapping[str, Any] | None, more: Mapping[str, Any]
+    ) -> tuple[Instance, dict[str, int | float]]:
+        given = {**bindings, **more} if bindings else more
+        with self._lock:
+            if self._closed:
+                raise RunError("run.closed", "the plan was closed", place=self.label,
+                               remedy="compile it again")  # fmt: skip
+            if not self._free:
+                raise RunError("run.busy", "a submission is in flight", place=self.label,
+                               remedy="wait for its fence, or compile with max_in_flight=2")
+            instance = self._free.pop()
+        try:
+            changed, numbers = self._table.check(given, instance.known)
+            self._limits(given, numbers)
+            for name, (value, array) in changed.items():
+                instance.engine.bind(name, array)
+                instance.known[name] = (value, array)
+        except BaseException:
+            self._release(instance)
+            raise
+        return instance, numbers
+
+    def _limits(self, given: Mapping[str, Any], numbers: Mapping[str, int | float]) -> None:
+        for name, capacity in self._recorded.limits.items():
+            if numbers[name] > capacity:
+                raise RunError("run.scalar", f"{name!r} is {numbers[name]}, the capacity is "
+                               f"{capacity}", remedy="split the rows into several submissions")
+        if self._runtime.strict:
+            from lanewise.tensor.strict import check_data
+
+            check_data(self._recorded.checks, self._table.ports, given)
+
+    def _work(
+        self, instance: Instance, numbers: Mapping[str, int | float]
+    ) -> LanewiseError | None:
+        try:
+            instance.engine.run(numbers)
+            return None
+        except LanewiseError as error:
+            return error
+        except Exception as error:
+            return RunError("run.failed", f"{type(error).__name__}: {error}", place=self.label,
+                            remedy="this is a defect of lanewise: please report it")
+        finally:
+            self._release(instance)
+
+    def _release(self, instance: Instance) -> None:
+        with self._lock:
+            self._free.append(instance)
+
+    def repack(self, *names: str) -> None:
+        """Take bound weights anew (all, or the named ones): their bytes were changed in place."""
+        with self._lock:
+            if len(self._free) < len(self._all):
+                raise RunError("run.busy", "a submission is in flight", place=self.label,
+                               remedy="wait for its fence")
+            for instance in self._all:
+                for name in names or tuple(instance.known):
+                    instance.known.pop(name, None)
+                instance.engine.forget()
+
+    def close(self) -> None:
+        """Give the plan's memory back; may be called again.  Raises RunError ``run.busy`` while a
+        submission is in flight."""
+        with self._lock:
+            if self._closed:
+                return
+            if len(self._free) < len(self._all):
+                raise RunError("run.busy", "a submission is in flight", place=self.label,
+                               remedy="wait for its fence, then close")  # fmt: skip
+            self._closed = True
+        for instance in self._all:
+            instance.close()
+            instance.known.clear()
+        self._runtime.forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()

@@ -1,0 +1,251 @@
+"""Plans: what they say of themselves, what a submission checks, closing, threads."""
+
+from __future__ import annotations
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lanewise import tensor as t
+from lanewise.errors import LanewiseError, Refused, RunError, UsageError
+from lanewise.quant.format import FORMATS
+from tests.tensor.support import compile, f32, outputs, run, runtime
+
+RNG = np.random.default_rng(1)
+
+
+def mlp(b: t.Builder) -> None:
+    x = b.input("x", t.f32, (6, 64))
+    gate, up = (t.linear(x, b.weight(n, t.f32, (96, 64))) for n in ("gate", "up"))
+    down = b.weight("down", "q8_0", (32, 96))
+    b.scalar("s", "f32")
+    b.output("y", t.scale(t.linear(t.softmax(t.swiglu(gate, up)), down), "s"))
+
+
+@pytest.fixture(scope="module")
+def plan() -> t.Plan:
+    return compile(mlp, activations="f32")
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, np.ndarray]:
+    encode = FORMATS["q8_0"].encode
+    assert encode is not None
+    return {"x": f32(RNG, 6, 64), "gate": f32(RNG, 96, 64), "up": f32(RNG, 96, 64),
+            "down": encode(f32(RNG, 32, 96))}  # fmt: skip
+
+
+def expected(v: dict[str, np.ndarray], s: float) -> np.ndarray:
+    x, gate, up = (v[n].astype(np.float64) for n in ("x", "gate", "up"))
+    decode = FORMATS["q8_0"].decode
+    assert decode is not None
+    g = x @ gate.T
+    h = g / (1 + np.exp(-g)) * (x @ up.T)
+    e = np.exp(h - h.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ decode(v["down"]).astype(np.float64).T * s
+
+
+def test_an_mlp_end_to_end(plan, values):
+    have = run(plan, **values, s=0.5)["y"]
+    assert np.abs(have - expected(values, 0.5)).max() < 1e-5
+    assert np.abs(run(plan, **values, s=2.0)["y"] - 4 * have).max() == 0
+    assert plan.memory.unshared > 0 and plan.memory.allocated >= plan.memory.lower_bound > 0
+
+
+def test_the_reference_runs_the_same_recording(values):
+    reference = compile(mlp, "reference")
+    assert np.abs(run(reference, **values, s=0.5)["y"] - expected(values, 0.5)).max() < 1e-6
+    with pytest.raises(RunError, match="no plan of launches"):
+        _ = reference.memory
+
+
+def test_it_says_what_it_is(plan):
+    kinds = [(p.name, p.kind, p.dtype, p.shape) for p in plan.ports]
+    assert kinds == [
+        ("x", "input", "f32", (6, 64)), ("gate", "weight", "f32", (96, 64)),
+        ("up", "weight", "f32", (96, 64)), ("down", "weight", "q8_0", (32, 96)),
+        ("y", "output", "f32", (6, 32)),
+    ]  # fmt: skip
+    assert plan.scalars == (t.ScalarDesc("s", "f32"),)
+    ops = " ".join(s.op for s in plan.selections)
+    assert "linear" in ops and "softmax" in ops and all(s.reason for s in plan.selections)
+    assert plan.program.text.startswith("// Lanewise program") and "launches" in plan.explain()
+
+
+def test_everything_wrong_is_found_at_once_and_changes_nothing(plan, values):
+    good = run(plan, **values, s=1.0)["y"]
+    y = np.full((6, 32), 7, np.float32)
+    bad = {**values, "x": values["x"][:3], "gate": values["gate"].astype(np.float64),
+           "up": np.asfortranarray(values["up"]), "s": "1", "z": y}  # fmt: skip
+    del bad["down"]
+    locked = y.copy()
+    locked.flags.writeable = False
+    with pytest.raises(Refused) as caught:
+        plan.submit(bad, y=locked).wait()
+    codes = sorted(e.code for e in caught.value.errors)
+    assert codes == ["run.dtype", "run.extra", "run.missing", "run.readonly", "run.scalar",
+                     "run.shape", "run.strides"]  # fmt: skip
+    assert all(e.remedy for e in caught.value.errors)
+    assert (run(plan, **values, s=1.0)["y"] == good).all()
+
+
+@pytest.mark.parametrize("pair", [("y", "x"), ("y", "gate")])
+def test_written_bytes_overlap_nothing(plan, values, pair):
+    pool = np.zeros(96 * 64 + 64, np.float32)
+    shapes = {p.name: p.shape for p in plan.ports}
+    v = {**values, "s": 1.0, **outputs(plan)}
+    for name in pair:  # one begins inside the other
+        size = int(np.prod(shapes[name]))
+        at = 64 if name == "y" else 0
+        v[name] = pool[at : at + size].reshape(shapes[name])
+    with pytest.raises(RunError) as caught:
+        plan.run(v)
+    assert caught.value.code == "run.overlap"
+
+
+def test_inputs_may_share_bytes(plan, values):
+    same = {**values, "up": values["gate"], "s": 1.0}
+    assert np.abs(run(plan, **same)["y"] - expected(same, 1.0)).max() < 1e-5
+
+
+def test_a_scalar_has_a_kind():
+    def record(b: t.Builder) -> None:
+        b.scalar("n", "u32")
+        x = b.input("x", t.f32, (4, 3), live="n")
+        b.output("y", t.exp(x))
+
+    with compile(record) as made:
+        x, y = f32(RNG, 4, 3), np.zeros((4, 3), np.float32)
+        for wrong in (1.5, -1, 2**32, True, "3"):
+            with pytest.raises(RunError, match=r"run.scalar"):
+                made.run(x=x, y=y, n=wrong)
+        with pytest.raises(RunError, match="the capacity is 4"):
+            made.run(x=x, y=y, n=5)
+        made.run(x=x, y=y, n=np.uint32(2))
+        assert (y[2:] == 0).all() and np.allclose(y[:2], np.exp(x[:2]), rtol=1e-6)
+
+
+def test_interop_without_a_copy():
+    def record(b: t.Builder) -> None:
+        b.output("y", t.cast(b.input("x", t.bf16, (8,)), t.f32))
+        b.output("z", t.neg(b.input("v", t.f32, (2, 2))))
+
+    class Foreign:  # only DLPack
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    with compile(record) as made:
+        x = f32(RNG, 8).astype(ml_dtypes.bfloat16)
+        y, z = np.zeros(8, np.float32), runtime().buffer(t.f32, (2, 2))
+        raw = bytearray(np.arange(4, dtype=np.float32).tobytes())
+        v = memoryview(raw).cast("f", (2, 2))
+        made.run(x=x, y=y, v=v, z=z)
+        assert (y == x.astype(np.float32)).all() and z.array.tolist() == [[0, -1], [-2, -3]]
+        made.run(x=x, y=y, v=Foreign(np.ones((2, 2), np.float32)), z=z)
+        assert (np.from_dlpack(z) == -1).all()
+        for wrong, code in ((x.view(np.uint16), "run.dtype"), ("text", "run.kind")):
+            with pytest.raises(RunError) as caught:
+                made.run(x=wrong, y=y, v=v, z=z)
+            assert caught.value.code == code
+        z.close()
+        with pytest.raises(RunError, match="closed"):
+            made.run(x=x, y=y, v=v, z=z)
+
+
+def test_packed_weights_follow_the_object_and_repack(plan, values):
+    v = {**values, "gate": values["gate"].copy(), "s": 1.0}
+    first = run(plan, **v)["y"]
+    v["gate"] *= -1
+    assert (run(plan, **v)["y"] == first).all()  # the same object: not packed again
+    plan.repack("gate")
+    assert np.abs(run(plan, **v)["y"] - expected(v, 1.0)).max() < 1e-5
+    v["gate"] = v["gate"] * -1
+    assert (run(plan, **v)["y"] == first).all()
+
+
+def test_one_submission_in_flight():
+    def record(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (512, 512))
+        y = x
+        for _ in range(4):
+            y = t.matmul(y, x)
+        b.output("y", y)
+
+    x = np.eye(512, dtype=np.float32)
+    with compile(record) as one, compile(record, max_in_flight=2) as two:
+        results = [np.zeros((512, 512), np.float32) for _ in range(2)]
+        fences = [one.submit(x=x, y=y) for y in results]
+        fences[0].wait()
+        assert (results[0] == x).all() and fences[1].error is not None
+        assert fences[1].error.code == "run.busy" and (results[1] == 0).all()
+        with pytest.raises(RunError, match="not done"):
+            one.submit(x=x, y=results[1]).wait(0)
+        with pytest.raises(RunError, match=r"run.busy"):
+            one.close()
+        fences = [two.submit(x=2 * x, y=y) for y in (results[0], np.zeros_like(x))]
+        for fence in fences:
+            fence.wait()
+        assert (results[0] == 32 * x).all()
+        while one._free == []:
+            threading.Event().wait(0.01)
+
+
+def test_closing():
+    rt = t.Runtime("cpu", threads=1)
+    b = rt.builder()
+    b.output("y", t.exp(b.input("x", t.f32, (2,))))
+    plan = b.compile(label="small")
+    with pytest.raises(RunError, match="small"):
+        rt.close()
+    plan.close()
+    plan.close()
+    fence = plan.submit(x=np.zeros(2, np.float32), y=np.zeros(2, np.float32))
+    assert fence.done
+    with pytest.raises(RunError, match=r"run.closed"):
+        fence.wait()
+    rt.close()
+    rt.close()
+    with pytest.raises(RunError, match=r"run.closed"):
+        rt.builder()
+    with pytest.raises(UsageError):
+        t.Runtime("abacus")
+
+
+def test_threads_submit_compile_and_close_in_any_order():
+    """Right results or a named refusal, whoever comes first."""
+    rt = t.Runtime("cpu", threads=1)
+    cache = t.PlanCache(rt)
+    wrong: list[object] = []
+
+    def record(n: int):
+        return lambda b: b.output("y", b.input("x", t.f32, (n,)) + b.input("z", t.f32, (n,)))
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(60):
+            n = int(rng.integers(1, 4))
+            x, z, y = f32(rng, n), f32(rng, n), np.zeros(n, np.float32)
+            try:
+                cache.compile(record(n), key=n).submit(x=x, z=z, y=y).wait()
+                if not (y == x + z).all():
+                    wrong.append((n, x, y))
+            except LanewiseError as error:
+                if error.code not in ("run.busy", "run.closed"):
+                    wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and len(cache) == 3
+    cache.close()
+    rt.close()

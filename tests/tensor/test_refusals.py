@@ -1,0 +1,187 @@
+"""Refusals at record time: one mistake gives one, at the author's line, with what to do."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+from lanewise import tensor as t
+from lanewise.errors import Refused
+from tests.tensor.support import compile, refusals, runtime
+
+
+def here() -> int:
+    frame = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_one_bad_op_and_ten_consumers_give_one_refusal_with_its_line():
+    line = 0
+
+    def record(b: t.Builder) -> None:
+        nonlocal line
+        x, y = b.input("x", t.f32, (4, 8)), b.input("y", t.f16, (4, 8))
+        h, line = t.add(x, y), here()
+        for _ in range(10):
+            h = t.silu(h) * x
+        b.output("h", h)
+
+    (error,) = refusals(record)
+    assert error.code == "graph.dtype" and "add: b" in error.message and "cast" in error.remedy
+    assert error.place == f"{__file__}:{line}"
+
+
+def test_compile_raises_all_of_them():
+    def record(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (4, 8))
+        t.reshape(x, (5, 5))
+        t.rms_norm(x, b.weight("g", t.f32, (8,)), 0.0)
+        b.output("y", t.slice(x, 1, 3, 9))
+
+    with pytest.raises(Refused) as caught:
+        compile(record)
+    assert [e.code for e in caught.value.errors] == [
+        "graph.shape", "graph.attribute", "graph.attribute"
+    ]  # fmt: skip
+    assert all(e.place.startswith(__file__) for e in caught.value.errors)
+
+
+def _x(b: t.Builder, *shape: int, name: str = "x") -> t.Tensor:
+    return b.input(name, t.f32, shape)
+
+
+OTHER = runtime().builder("other").input("o", t.f32, (4, 8))
+# what is recorded -> (code, words of the message, words of the remedy)
+WRONG = {
+    "foreign": (lambda b: t.add(_x(b, 4, 8), OTHER), "foreign", "another builder", "builder"),
+    "number": (lambda b: _x(b, 4) * 2.0, "operand", "2.0", "b.constant"),
+    "missing": (lambda b: t.gather_rows(_x(b, 4, 8), None), "missing_operand", "ids", "ids"),
+    "strided": (lambda b: t.softmax(t.transpose(_x(b, 4, 8))), "strided", "x", "contiguous"),
+    "reshape": (lambda b: t.reshape(t.permute(_x(b, 4, 8), 1, 0), (32,)), "strided", "x",
+                "contiguous"),
+    "axis": (lambda b: t.softmax(_x(b, 4, 8), 0), "attribute", "axis is 0", "transpose"),
+    "scalar": (lambda b: t.scale(_x(b, 4), "s"), "scalar", "'s'", "b.scalar('s', 'f32')"),
+    "linear": (lambda b: t.linear(_x(b, 4, 8), _x(b, 5, 8, name="w")), "weight", "w is",
+               "b.weight"),
+    "swiglu": (lambda b: t.swiglu(_x(b, 4, 8), _x(b, 1, 8, name="v")), "shape", "value",
+               "broadcast"),
+    "dtype": (lambda b: b.input("x", "f99", (4,)), "dtype", "f99", "bf16"),
+    "f64": (lambda b: b.input("x", "f64", (4,)), "dtype", "f64", "f32"),
+    "empty": (lambda b: b.input("x", t.f32, (4, 0)), "shape", "(4, 0)", "positive"),
+    "twice": (lambda b: (_x(b, 4), _x(b, 4)), "duplicate_name", "'x'", "rename"),
+    "output": (lambda b: b.output("x", _x(b, 4)), "duplicate_name", "'x'", "rename"),
+    "kind": (lambda b: b.scalar("n", "i64"), "scalar", "i64", "u32 or f32"),
+    "layer": (lambda b: t.layer_state(b.state("s", t.f32, (2, 3)), 2), "attribute", "index", ""),
+    "cache": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (100, 1, 8)),
+                                    b.state("v", t.f32, (100, 1, 8))), "shape", "pages of 64",
+              "round"),
+    "lengths": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (64, 1, 8)),
+                                      b.state("v", t.f32, (64, 1, 8))), "missing_operand",
+                "lengths", "positions"),
+    "block": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (64, 1, 8)),
+                                    b.state("v", t.f32, (64, 1, 8)), block=16), "attribute",
+              "block", "block=64"),
+    "tensor_state": (lambda b: b.output("y", b.state("s", t.f32, (4,))), "operand", "State",
+                     "read_state"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_programs(name):
+    record, code, message, remedy = WRONG[name]
+    (error,) = refusals(record)
+    assert error.code == f"graph.{code}" and message in str(error), error
+    assert remedy in error.remedy and error.place.startswith(__file__), error
+
+
+def test_a_missing_argument_is_noticed_before_poison():
+    def record(b: t.Builder) -> None:
+        poison = t.add(_x(b, 4), _x(b, 5, name="y"))
+        t.gather_rows(poison, None)
+
+    assert [e.code for e in refusals(record)] == ["graph.shape", "graph.missing_operand"]
+
+
+def test_a_superseded_state_is_refused_and_says_how_far_behind():
+    lines: list[int] = []
+
+    def record(b: t.Builder) -> None:
+        s0 = b.state("s", t.f32, (2, 8, 4))
+        ids, rows = b.input("ids", t.u32, (3,)), _x(b, 3, 4)
+        first = t.layer_state(s0, 0)
+        other = t.layer_state(s0, 1)
+        s1 = t.scatter_rows(first, rows, ids)
+        s2 = t.scatter_rows(s1, rows, ids)
+        lines.append(here() - 1)
+        t.read_state(other)  # other bytes: fine
+        t.read_state(s2)
+        t.read_state(first)
+        t.scatter_rows(s1, rows, ids)
+        t.read_state(s0)
+
+    found = refusals(record)
+    assert [e.code for e in found] == ["graph.stale_state"] * 3
+    behind = ["2 writes behind", "1 write behind", "2 writes behind"]
+    for error, words in zip(found, behind, strict=True):
+        assert words in error.message and f"{__file__}:{lines[0]}" in error.message
+
+
+def test_a_weight_of_a_product_serves_products_and_gathers():
+    def record(b: t.Builder) -> None:
+        w = b.weight("w", t.f32, (8, 4))
+        b.output("y", t.linear(_x(b, 3, 4), w))
+        b.output("z", w + w)
+
+    with pytest.raises(Exception, match="second weight") as caught:
+        compile(record)
+    assert caught.value.code == "graph.weight_use"
+
+
+def test_a_state_is_k_or_v_and_is_not_read_as_rows():
+    def attend(b: t.Builder, k: t.State, v: t.State) -> None:
+        lengths = b.input("n", t.u32, (1,))
+        b.output("y", t.attention(_x(b, 1, 4), k, v, lengths=lengths))
+
+    def both(b: t.Builder) -> None:
+        k = b.state("k", t.f32, (64, 1, 4))
+        attend(b, k, k)
+
+    def read(b: t.Builder) -> None:
+        k = b.state("k", t.f32, (64, 1, 4))
+        attend(b, k, b.state("v", t.f32, (64, 1, 4)))
+        b.output("r", t.read_state(k))
+
+    for record in (both, read):
+        with pytest.raises(Exception, match="state_layout"):
+            compile(record)
+
+
+def test_the_remedies_compile():
+    def record(b: t.Builder) -> None:
+        x, h = _x(b, 4, 8), b.input("h", t.f16, (4, 8))
+        b.output("a", t.add(x, t.cast(h, t.f32)))
+        b.output("s", t.softmax(t.contiguous(t.transpose(x))))
+        b.output("c", x * b.constant(2.0))
+        b.output("v", t.reshape(x, (32,)))  # an output that is a view is copied
+        b.output("w", x)
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 8)).astype(np.float32)
+    with compile(record) as plan:
+        made = {p.name: np.zeros(p.shape, np.float32) for p in plan.ports if p.kind == "output"}
+        plan.run(x=x, h=x.astype(np.float16), **made)
+    assert (made["c"] == 2 * x).all() and (made["v"] == x.reshape(-1)).all()
+    assert (made["w"] == x).all() and (made["a"] == x + x.astype("f2").astype("f4")).all()
+    e = np.exp(x.T.astype(np.float64))
+    assert np.abs(made["s"] - e / e.sum(-1, keepdims=True)).max() < 1e-6
+
+
+def test_contiguous_and_cast_are_the_identity_where_nothing_is_to_do():
+    b = runtime().builder()
+    x = b.input("x", t.f32, (4, 8))
+    assert t.contiguous(x) is x and t.cast(x, "f32") is x and t.permute(x, 0, 1) is x
+    assert t.slice(x, 0, 0, 4) is x and t.broadcast(x, (4, 8)) is x
+    assert not t.slice(x, 0, 1, 3).strided and t.slice(x, 1, 1, 3).strided
