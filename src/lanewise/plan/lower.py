@@ -59,6 +59,7 @@ class _Lowering:
         self.graph = graph
         self.private = private
         self.homes: dict[Ref, Home] = {}
+        self.kept = {_whole(graph, ref) for _, ref in graph.outputs}
 
     def array(self, name: str, kind: str, nbytes: int, type: Type) -> Home:
         self.out.arrays.append(Array(name, kind, nbytes, type))
@@ -89,7 +90,7 @@ class _Lowering:
 
     def effective_mode(self, index: int, stage: Stage) -> str:
         """Private work is private only where nobody else owns what it writes."""
-        kept = any(isinstance(k, int) and (index, k) in self.graph.output_refs
+        kept = any(isinstance(k, int) and (index, k) in self.kept
                    for k in stage.writes)  # fmt: skip
         return "split" if stage.mode == "private" and (kept or not self.private) else stage.mode
 
@@ -166,6 +167,13 @@ class _Lowering:
             Launch(stage.kernel, index, number, mode, tuple(uses), tuple(slots), stage.scratch,
                    stage.operations, f"{rule}{names}")
         )  # fmt: skip
+
+
+def _whole(graph: Graph, ref: Ref) -> Ref:
+    """The value whose bytes a reshape of it is."""
+    while graph.node(ref).op == "reshape":
+        ref = graph.node(ref).operands[0]
+    return ref
 
 
 def _operand_index(body: Graph, root: int) -> int:

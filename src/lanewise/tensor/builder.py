@@ -252,7 +252,7 @@ class Builder:
                 self.refuse("foreign", f"{said}: {name} comes from another builder",
                             "a tensor belongs to the builder that made it")
                 return None
-            if isinstance(x, State) and not self.current(said, name, x):
+            if isinstance(x, State) and op != "layer" and not self.current(said, name, x):
                 return None
             if isinstance(x, Tensor) and x.strided and not strided:
                 self.refuse("strided", f"{said}: {name} is a strided view {x.type}",
