@@ -33,9 +33,20 @@ from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Type
 from lanewise.lane.generate import Timings
 from lanewise.plan.plan import Memory, Plan
+from lanewise.plan.program import Constant
+from lanewise.runtime.ruler import Limits
 
 VOCAB = 50
 ANSWER = ["The", " capital", " of", " France", " is", " Paris", "."]
+
+
+CONSTANTS = (
+    Constant("token_embd.weight", Type("f16", (50, 32)), "panels", 0),
+    Constant("blk.0.attn_q.weight", Type("q8_0", (32, 32)), "panels", 0),
+    Constant("blk.0.attn_norm.weight", Type("f32", (32,)), "raw", 0),
+    Constant("output.weight", Type("f16", (50, 32)), "panels", 0),
+    Constant("rope", Type("f32", (64, 8)), "raw", 0),
+)
 
 
 @dataclass
@@ -73,7 +84,9 @@ class FakeLane:
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         self.model, self.options = model, options
         self.tokenizer = FakeTokenizer()
-        self.spec = SimpleNamespace(vocab=VOCAB)
+        self.spec = SimpleNamespace(
+            vocab=VOCAB, layers=2, heads=4, kv_heads=2, head_dim=8, tied=False
+        )
         self.threads = options["threads"] or 2
         self.calls: list[tuple[Any, dict[str, Any]]] = []
         self.closed = False
@@ -85,7 +98,9 @@ class FakeLane:
             )
             for name, n in (("decode", 1), ("prefill", 512))
         }
-        self.program = SimpleNamespace(text="// the program", identity="abc123")
+        self.program = SimpleNamespace(
+            text="// the program", identity="abc123", constants=CONSTANTS
+        )
         self.context = self.options["context"] or 4096
         FakeLane.last = self
 
@@ -192,12 +207,19 @@ def open_lane(model: str, options: Any, progress: Any) -> FakeLane:
 
 def install(monkeypatch: Any = None) -> None:
     """Put the fake in place: for a test, or for the rest of this process."""
-    from lanewise.cli import common
+    from lanewise.cli import common, limits
 
     if monkeypatch is None:
         common.open_lane = open_lane  # type: ignore[assignment]
+        limits.machine = ruler
     else:
         monkeypatch.setattr(common, "open_lane", open_lane)
+        monkeypatch.setattr(limits, "machine", ruler)
+
+
+def ruler(threads: int) -> Limits:
+    """A machine that reads 1 MB and multiplies 10^5 times a second."""
+    return Limits("avx2", threads, 1e6, 1e5, 4e5, 1e5)
 
 
 if __name__ == "__main__":

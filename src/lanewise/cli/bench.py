@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lanewise.cli import common, options
+from lanewise.cli import common, limits, options
 from lanewise.cli.measure import Result, Work, measure, median
 from lanewise.cli.progress import Stages
 from lanewise.cli.tables import one_json, seconds, size, table
@@ -48,6 +48,12 @@ from lanewise.cli.tables import one_json, seconds, size, table
     show_default=True,
     help="Runs of each test, after one to warm up.",
 )
+@click.option(
+    "--limits/--no-limits",
+    "ruled",
+    default=True,
+    help="Measure the machine too, and tell what share of it was reached.  [default: limits]",
+)
 @options.lane_options("context")
 @options.json_option
 @options.talk_options
@@ -57,15 +63,18 @@ def command(
     generate: int,
     depth: int,
     repeat: int,
+    ruled: bool,
     lane: options.LaneOptions,
     as_json: bool,
     live: bool | None,
 ) -> None:
     """Measure how fast MODEL reads a prompt (pp) and writes (tg), in tokens per second.
 
-    Medians over the runs; neither the tokenizer nor sampling is timed.  With --json the last
-    line of stdout is one object: pp, tg (null if left out), prompt, generate, depth, threads,
-    activations, first_token_s, peak_bytes and more.
+    Medians over the runs; neither the tokenizer nor sampling is timed, and nothing is guessed
+    (speculation is off).  Their limits are measured after them: writing reads every weight and
+    the cache once a token, reading a prompt multiplies.  With --json the last line of stdout is
+    one object: pp, tg (null if left out), prompt, generate, depth, threads, activations,
+    first_token_s, peak_bytes, limits (10^9 a second), pp_of_limit, tg_of_limit and more.
     """
     if not prompt and not generate:
         raise click.UsageError("-p 0 with -n 0 leaves nothing to measure.")
@@ -82,9 +91,14 @@ def command(
             result = measure(opened, work, lambda done, total: runs("bench", done, total))
             runs.close()
             chosen = {**common.in_force(lane), "threads": opened.threads}
+            record = _record(model, work, chosen, result, open_s)
+            cost = limits.work_of(opened, chosen["kv"], chosen["activations"])
     finally:
         stages.close()
-    record = _record(model, work, chosen, result, open_s)
+    if ruled:
+        found = limits.machine(record["threads"])
+        told = limits.ratios(record, cost, found)
+        record |= {"limits": found.record(), **{k: _rounded(v) for k, v in told.items()}}
     if as_json:
         one_json(record)
     else:
@@ -111,6 +125,9 @@ def _record(
         "repeat": work.repeat,
         "pp_runs": [round(v, 3) for v in result.pp],
         "tg_runs": [round(v, 3) for v in result.tg],
+        "limits": None,
+        "pp_of_limit": None,
+        "tg_of_limit": None,
     }
 
 
@@ -125,10 +142,17 @@ def _show(record: dict[str, Any], cached: bool | None) -> None:
         runs = record[f"{kind}_runs"]
         if runs:
             spread = f"{min(runs):.1f} - {max(runs):.1f}"
-            rows.append((f"{kind}{count}{at}", f"{record[kind]:.2f}", spread))
+            share = record[f"{kind}_of_limit"]
+            told = "" if share is None else f"{share:.2f}"
+            rows.append((f"{kind}{count}{at}", f"{record[kind]:.2f}", spread, told))
     click.echo(f"{record['model']}: {record['threads']} threads, {record['activations']}")
-    table(("test", "tok/s", "range"), rows, right=(1, 2))
+    head = ("test", "tok/s", "range", "of limit" if record["limits"] else "")
+    table(head, rows, right=(1, 2, 3))
     parts = [f"first token {seconds(record['first_token_s'])}"]
     parts.append(f"opened in {seconds(record['open_s'])}" + (" (cached)" if cached else ""))
     parts.append(f"peak {size(record['peak_bytes'])}")
     click.echo(" | ".join(parts))
+    if record["limits"]:
+        rates = record["limits"]
+        macs = ", ".join(f"{rates[kind]:.0f} ({kind})" for kind in ("f32", "int8", "int16"))
+        click.echo(f"limits: read {rates['read']:.1f} GB/s; 10^9 multiply-adds a second: {macs}")

@@ -1,0 +1,43 @@
+"""The ruler: rates of this machine, by another way of measuring where there is one."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from lanewise.runtime.ruler import KINDS, Limits, measure
+
+
+@pytest.fixture(scope="module")
+def limits() -> Limits:
+    return measure(1, nbytes=64 << 20, runs=3)
+
+
+def test_reading_is_about_as_fast_as_numpy(limits: Limits) -> None:
+    data = np.ones(64 << 17, np.int64)
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        data.max()
+        took.append(time.perf_counter() - began)
+    ours, theirs = limits.read, data.nbytes / min(took)
+    assert theirs / 4 < ours < theirs * 20
+
+
+def test_multiply_adds_are_of_a_machine_that_exists(limits: Limits) -> None:
+    found = {kind: getattr(limits, kind) for kind in KINDS}
+    assert 1e8 < found["f32"] < 3e11
+    if limits.isa in ("avx2", "avx512"):
+        # Twice the lanes, and four times: never less than f32 by more than the noise of a machine.
+        assert found["int8"] > found["f32"] / 2 and 1e8 < found["int16"] < 1e12
+        assert found["int8"] < 1e12
+
+
+def test_peaks_of_recipes() -> None:
+    x = Limits("avx2", 2, 1e10, 1e11, 8e11, 3e11)
+    assert [x.peak(r) for r in ("int8", "int8x2", "f32", "f64")] == [8e11, 4e11, 1e11, 5e10]
+    assert x.record() == {
+        "isa": "avx2", "threads": 2, "read": 10.0, "f32": 100.0, "int8": 800.0, "int16": 300.0,
+    }  # fmt: skip
