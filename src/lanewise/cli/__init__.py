@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from lanewise.cli.app import app, main
+try:
+    from lanewise.cli.app import app, main
+except KeyboardInterrupt:  # Ctrl-C as soon as this
+    raise SystemExit(130) from None
 
 __all__ = ["app", "main"]

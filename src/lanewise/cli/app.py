@@ -88,4 +88,5 @@ def app() -> None:
 
 def main() -> None:
     """The entry point of the console script; leaves through SystemExit."""
+    guard.arm()
     app.main(prog_name="lanewise")

@@ -2,6 +2,7 @@
 
     usage (click's, or code usage.*)  2      Ctrl-C  130      a closed pipe  1, silently
     LanewiseError                     1      the system's errors, and bugs   1
+    SIGTERM, SIGHUP                  143, 129, after what is half done was taken back
 
 A message has the code, the place and the remedy.  LANEWISE_DEBUG=1 adds the traceback.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +35,20 @@ _REMEDIES = {
 }
 
 
+def arm() -> None:
+    """Have what ends a process from outside end it as Ctrl-C does: compilers and downloads that
+    it started are ended, its temporary files go.  Signals that the caller ignores stay ignored."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _ended)
+
+
+def _ended(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # once is enough
+    raise SystemExit(128 + number)
+
+
 def leave(run: Callable[[], Any]) -> NoReturn:
     """Run, and leave the process's Python through SystemExit with the right code."""
     try:
@@ -50,6 +66,9 @@ def report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return _closed_pipe()
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        # If Ctrl-C came inside of an `exec` (dataclasses use it), CPython would remember that and
+        # end by a signal in spite of our code; any other `exec` makes it forget.
+        exec("")
         return INTERRUPTED
     if os.environ.get("LANEWISE_DEBUG", "") not in ("", "0"):
         import traceback

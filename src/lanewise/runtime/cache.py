@@ -25,8 +25,8 @@ from lanewise.errors import BuildError
 
 MAGIC = b"LWCACHE1"
 TRAILER = len(MAGIC) + 32 + 32
-# A folder of a build that was killed is swept after this many seconds.
-_STALE_S = 24 * 3600.0
+# What a killed build left is swept after so many seconds; where locks do not tell, after a day.
+_STALE_S, _OLD_S = 60.0, 24 * 3600.0
 # What a compiler and a linker write for one unit, generously.
 _NEEDED = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -143,18 +143,44 @@ def workspace() -> Iterator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         _sweep(parent)
         work = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+    alive, _ = _claim(work)
     try:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        if alive is not None:
+            os.close(alive)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed processes left; whoever is at work has a younger folder."""
+    """Remove what killed processes left: a folder's lock dies with its process."""
     for left in parent.iterdir():
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _STALE_S:
-                shutil.rmtree(left, ignore_errors=True)
+            age = time.time() - left.stat().st_mtime
+            if age < _STALE_S:
+                continue
+            handle, ours = _claim(left)
+            try:
+                if ours or (ours is None and age > _OLD_S):
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                if handle is not None:
+                    os.close(handle)
+
+
+def _claim(folder: Path) -> tuple[int | None, bool | None]:
+    """(an open handle of the folder, whether we now hold its lock; None: there are no locks)."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return None, None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        return handle, False if e.errno in (errno.EAGAIN, errno.EACCES) else None
+    return handle, True
 
 
 @contextlib.contextmanager
