@@ -126,11 +126,16 @@ def take_product(body: Graph) -> Selection | str:
     stages = (
         Stage("product", "split", _operands(body), (*kept, "best", "where"), part, (), scratch,
               ops),
-        Stage("pick", "split", (*_operands(body), *_names(kept), "best", "where"), picks,
+        Stage("pick", "split", (*_options(body, product.pick), *_names(kept), "best", "where"), picks,
               f"rows/{product.rows}", (), 16 * product.n + 4096),
     )  # fmt: skip
     objects = (*common.pop("objects"), SAMPLE)
     return Selection(product.kernel, stages=stages, objects=objects, temps=temps, **common)
+
+
+def _options(body: Graph, pick: int) -> tuple[int, ...]:
+    """Roots that a pick reads: the options of sampling."""
+    return tuple(r[0] for r in body.nodes[pick].operands if body.node(r).op in ROOTS)
 
 
 def _names(kept: tuple[int | str, ...]) -> tuple[str, ...]:

@@ -162,11 +162,16 @@ class _Lowering:
                 use(f"out{w}", results[w], True, stage.part)
         node = self.graph.nodes[index]
         rule = f"{node.attr('rule')}: " if node.op == "fused" else ""
-        names = " ".join(n.op for n in body.nodes if n.op not in ROOTS and n.op != "reshape")
         self.out.launches.append(
             Launch(stage.kernel, index, number, mode, tuple(uses), tuple(slots), stage.scratch,
-                   stage.operations, f"{rule}{names}")
+                   stage.operations, rule + _names(body))
         )  # fmt: skip
+
+
+def _names(body: Graph) -> str:
+    """What a body computes, in a line; the members of a group in brackets."""
+    inner = (n for n in body.nodes if n.op not in ROOTS and n.op != "reshape")
+    return " ".join(f"({_names(n.body)})" if n.body is not None else n.op for n in inner)
 
 
 def _whole(graph: Graph, ref: Ref) -> Ref:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lanewise.plan.plan import Launch, Plan
+from lanewise.plan.repeats import repeats
 
 
 def size(n: float) -> str:
@@ -52,8 +53,9 @@ def table(plan: Plan) -> list[dict[str, str | int]]:
     return rows
 
 
-def explain(plan: Plan) -> str:
-    """Summary, and a line for every launch; `|` marks a barrier after it."""
+def explain(plan: Plan, *, every: bool = False) -> str:
+    """Summary, and a line for every launch with a rule below it where a barrier stands; launches
+    that repeat (equal layers) are shown once, unless `every` is asked for."""
     lines = summary(plan)
     head = ("#", "kernel", "mode", "computes", "read", "written", "why")
     body = [
@@ -62,12 +64,22 @@ def explain(plan: Plan) -> str:
         for r in table(plan)
     ]  # fmt: skip
     widths = [max(len(row[c]) for row in (head, *body)) for c in range(len(head) - 1)]
-    for row, stop in zip((head, *body), (False, *plan.barriers), strict=True):
+
+    def line(row: tuple[str, ...]) -> str:
         cells = (
             cell.rjust(w) if c in (0, 4, 5) else cell.ljust(w)
             for c, (cell, w) in enumerate(zip(row, widths, strict=False))
         )
-        lines.append("  ".join(cells) + "  " + row[-1])
-        if stop:
-            lines.append("-" * 8)
+        return "  ".join(cells) + "  " + row[-1]
+
+    lines.append(line(head))
+    keys = [(row[1:], stop) for row, stop in zip(body, plan.barriers, strict=True)]
+    for run in repeats(keys):
+        for i in range(run.begin, run.begin + run.length * (run.count if every else 1)):
+            lines.append(line(body[i]))
+            if plan.barriers[i]:
+                lines.append("-" * 8)
+        if run.count > 1 and not every:
+            last = run.begin + run.length * run.count - 1
+            lines.append(f"  ... the last {run.length} launches {run.count} times in all, to {last}")
     return "\n".join(lines)
