@@ -126,7 +126,8 @@ def take_product(body: Graph) -> Selection | str:
     stages = (
         Stage("product", "split", _operands(body), (*kept, "best", "where"), part, (), scratch,
               ops),
-        Stage("pick", "split", (*_options(body, product.pick), *_names(kept), "best", "where"), picks,
+        Stage("pick", "split",
+              (*_options(body, product.pick), *_names(kept), "best", "where"), picks,
               f"rows/{product.rows}", (), 16 * product.n + 4096),
     )  # fmt: skip
     objects = (*common.pop("objects"), SAMPLE)

@@ -81,5 +81,5 @@ def explain(plan: Plan, *, every: bool = False) -> str:
                 lines.append("-" * 8)
         if run.count > 1 and not every:
             last = run.begin + run.length * run.count - 1
-            lines.append(f"  ... the last {run.length} launches {run.count} times in all, to {last}")
+            lines.append(f"  ... these {run.length} launches {run.count} times in all, to {last}")
     return "\n".join(lines)
