@@ -25,11 +25,13 @@ from lanewise.plan.program import Program
 
 @dataclass(frozen=True)
 class Options:
-    """What a compilation may vary: recipes of quantised products, rules held back, naive plans."""
+    """What a compilation may vary: recipes of quantised products, rules held back, naive plans, and
+    whether the program counts the time of every launch."""
 
     activations: str = "int8x2"
     hold: tuple[str, ...] = ()
     naive: bool = False
+    timed: bool = False
 
 
 @dataclass
@@ -100,9 +102,10 @@ def compile_forms(
     said = {
         "target": target, "activations": options.activations, "held": ", ".join(held) or "none",
         **{f"graph of {name}": graph.identity for name, graph in graphs.items()},
+        **({"timed": "every launch"} if options.timed else {}),
         **(facts or {}),
     }  # fmt: skip
-    return emit(plans, target, said), plans
+    return emit(plans, target, said, timed=options.timed), plans
 
 
 def parse_hold(hold: Iterable[str] | str) -> tuple[str, ...]:

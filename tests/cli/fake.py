@@ -32,6 +32,8 @@ from lanewise.fuse.rule import Trace
 from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Type
 from lanewise.lane.generate import Timings
+from lanewise.lane.profile import Launched, Profile
+from lanewise.plan.cost import Cost
 from lanewise.plan.plan import Memory, Plan
 from lanewise.plan.program import Constant
 from lanewise.runtime.ruler import Limits
@@ -142,6 +144,15 @@ class FakeLane:
         if self.model == "full":
             return iter(["so", " far"]), "context"
         return iter(ANSWER), "stop"
+
+    def profile(self, form: str, *, rows: int | None, depth: int) -> Profile:
+        self.calls.append((form, {"rows": rows, "depth": depth}))
+        launches = (
+            Launched(0, "matmul", "head", 2e-3, 1e-3, Cost(1500, 100, "int8")),
+            Launched(1, "rows", "norm", 1e-3, 0.0, Cost(0, 0, "")),
+            Launched(2, "matmul", "head", 1e-3, 0.0, Cost(0, 200, "int8x2")),
+        )
+        return Profile(form, rows or 1, depth, 6e-3, launches)
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Uniform but for the token itself, which is likelier as its successor."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanewise.cli import common, options
+from lanewise.cli import common, limits, options, timing
 from lanewise.cli.progress import Stages
 from lanewise.cli.tables import one_json
 from lanewise.errors import UsageError
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @options.model_argument
-@click.option("--form", default="decode", show_default=True, help="decode or prefill.")
+@click.option("--form", default="decode", show_default=True, help="decode, prefill or verify.")
 @click.option("--source", is_flag=True, help="Print the step as text; it parses back.")
 @click.option("--program", is_flag=True, help="Print the program's text, with every form.")
+@click.option("--time", "timed", is_flag=True, help="Run it, and show the time of every launch.")
+@click.option("--rows", type=click.IntRange(1, options.BIG), help="Rows to time.  [default: all]")
+@click.option("-d", "--depth", type=click.IntRange(0, options.BIG), default=0, show_default=True,
+              help="Positions in the cache before what is timed.")
 @options.lane_options()
 @options.json_option
 @options.talk_options
@@ -29,17 +33,29 @@ def command(
     form: str,
     source: bool,
     program: bool,
+    timed: bool,
+    rows: int | None,
+    depth: int,
     lane: options.LaneOptions,
     as_json: bool,
     live: bool | None,
 ) -> None:
-    """Show how MODEL's step runs: launches, kernels with their reasons, the arena, barriers."""
-    if source + program + as_json > 1:
-        raise click.UsageError("--source, --program and --json exclude one another.")
+    """Show how MODEL's step runs: launches, kernels with their reasons, the arena, barriers.
+
+    With --time a variant that reads the clock around every launch is compiled and run; its times
+    are held against the machine's limits, measured after it.
+    """
+    if source + program + (timed or as_json) > 1:
+        raise click.UsageError("--source, --program and --time or --json exclude one another.")
+    if not timed and (depth or rows is not None):
+        raise click.UsageError("--rows and --depth are for --time.")
     stages = Stages(live)
     try:
         with common.open_lane(model, lane, stages) as opened:
             stages.close()
+            if timed:
+                _time(model, opened, form, rows, depth, as_json)
+                return
             chosen = _form(opened, form)
             if program:
                 click.echo(opened.program.text)
@@ -53,6 +69,17 @@ def command(
                 click.echo(chosen.plan.explain())
     finally:
         stages.close()
+
+
+def _time(
+    model: str, lane: Lane, form: str, rows: int | None, depth: int, as_json: bool
+) -> None:
+    told = lane.profile(form, rows=rows, depth=depth)
+    found = timing.record(told, limits.machine(lane.threads))
+    if as_json:
+        one_json({"model": model, "identity": lane.program.identity, **found})
+    else:
+        timing.show(found)
 
 
 def _form(lane: Lane, name: str) -> Any:

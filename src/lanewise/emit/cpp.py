@@ -81,21 +81,28 @@ class _Functions:
         return [text.replace("@", name) for text, name in self.names.items()]
 
 
-def _calls(names: Sequence[str], launches: Sequence[Launch], barriers: Sequence[bool]) -> list[str]:
-    lines: list[str] = []
+def _calls(
+    names: Sequence[str], launches: Sequence[Launch], barriers: Sequence[bool], timed: bool
+) -> list[str]:
+    lines: list[str] = ["  uint64_t now = lw_now();"] if timed else []
     at = 0
-    for name, launch, barrier in zip(names, launches, barriers, strict=True):
+    for i, (name, launch, barrier) in enumerate(zip(names, launches, barriers, strict=True)):
         n = len(launch.uses)
         lines.append(f"  lw_places(c, t, k + {at}, {n}, p);")
         lines.append(f"  {name}(c, t, T, p);  // {launch.label}")
+        if timed:
+            lines.append(f"  now = lw_tick(t, times + {2 * i}, now);")
         if barrier:
             lines.append("  lw_barrier(c->pool, t, T);")
+            if timed:
+                lines.append(f"  now = lw_tick(t, times + {2 * i + 1}, now);")
         at += n
     return lines
 
 
 def _run_text(
-    form: str, number: int, run: Run, plan: Plan, names: Sequence[str], table: Sequence[list[int]]
+    form: str, number: int, run: Run, plan: Plan, names: Sequence[str],
+    table: Sequence[list[int]], timed: bool,
 ) -> tuple[list[str], list[str]]:
     """(definitions, statements of the step) of a run of launches."""
     first = slice(run.begin, run.begin + run.length)
@@ -110,17 +117,22 @@ def _run_text(
     part = f"{form}_{'layer' if run.count > 1 else 'part'}_{number}"
     defs = [f"static const uint64_t {places}[{run.count}][{max(width, 1)}] = {{"]
     defs += ["  {" + ", ".join(f"0x{c:x}" for c in row) + "}," for row in rows]
-    defs += ["};", f"static void {part}(LwContext* c, int32_t t, int32_t T, const uint64_t* k) {{",
-             f"  uint8_t* p[{max(most, 1)}];", *_calls(names[first], launches, barriers),
+    more = ", uint64_t* times" if timed else ""
+    defs += ["};",
+             f"static void {part}(LwContext* c, int32_t t, int32_t T, const uint64_t* k{more}) {{",
+             f"  uint8_t* p[{max(most, 1)}];", *_calls(names[first], launches, barriers, timed),
              "}"]  # fmt: skip
+    i = "0" if run.count == 1 else "i"
+    cells = f", {times_of(form)} + {2 * run.begin} + {i} * {2 * run.length}" if timed else ""
+    call = f"{part}(c, t, T, {places}[{i}]{cells});"
     if run.count == 1:
-        return defs, [f"  {part}(c, t, T, {places}[0]);"]
-    return defs, [f"  for (int i = 0; i < {run.count}; ++i) {part}(c, t, T, {places}[i]);"]
+        return defs, [f"  {call}"]
+    return defs, [f"  for (int i = 0; i < {run.count}; ++i) {call}"]
 
 
 def form_text(
     form: str, plan: Plan, where: Mapping[int, int], functions: _Functions,
-    scalars: Mapping[str, int],
+    scalars: Mapping[str, int], timed: bool = False,
 ) -> list[str]:
     """Everything of one form but the functions of its launches."""
     texts: dict[str, str] = {}
@@ -132,8 +144,11 @@ def form_text(
     runs = repeats(list(zip(names, plan.barriers, strict=True)))
     merged = _merge(runs)
     lines, steps = list[str](), list[str]()
+    if timed:
+        cells = f"uint64_t {times_of(form)}[{2 * len(plan.launches)}]"
+        lines.append(f'extern "C" {{ __attribute__((visibility("default"))) {cells}; }}')
     for number, run in enumerate(merged):
-        defs, calls = _run_text(form, number, run, plan, names, table)
+        defs, calls = _run_text(form, number, run, plan, names, table, timed)
         lines += [*defs, ""]
         steps += calls
     lines += [
@@ -142,6 +157,11 @@ def form_text(
         *steps, "}",
     ]  # fmt: skip
     return lines
+
+
+def times_of(form: str) -> str:
+    """The symbol of a timed form's table: ticks of work and of waiting, for every launch."""
+    return f"lw_times_{form}"
 
 
 def _merge(runs: Sequence[Run]) -> list[Run]:
@@ -178,8 +198,11 @@ def _prototypes(objects: Sequence[KernelObject]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def emit(plans: Mapping[str, Plan], target: str, facts: Mapping[str, str]) -> Program:
-    """The program of a set of forms.  `facts` are said in its header and part of its identity."""
+def emit(
+    plans: Mapping[str, Plan], target: str, facts: Mapping[str, str], *, timed: bool = False
+) -> Program:
+    """The program of a set of forms.  `facts` are said in its header and part of its identity.
+    `timed`: one that counts the time of every launch (`times_of`)."""
     tables, where = buffer_tables(plans)
     scalars = scalar_table(plans)
     numbers = {name: i for i, (name, _) in enumerate(scalars)}
@@ -187,10 +210,11 @@ def emit(plans: Mapping[str, Plan], target: str, facts: Mapping[str, str]) -> Pr
     forms: list[str] = []
     for name, plan in plans.items():
         forms += [f"// ---- form {name} ----", *form_text(name, plan, where[name], functions,
-                                                          numbers), ""]  # fmt: skip
+                                                          numbers, timed), ""]  # fmt: skip
     objects = kernel_objects(plans)
     calls = any(x.kernel == "call" for p in plans.values() for x in p.launches)
-    includes = ['#include "program.h"', *(['#include "calls.h"'] if calls else [])]
+    includes = ['#include "program.h"', *(['#include "calls.h"'] if calls else []),
+                *(['#include "clock.h"'] if timed else [])]  # fmt: skip
     body = "\n".join([*includes, "", *_prototypes(objects), "",
                       *(f"{x}\n" for x in functions.texts()), *forms])  # fmt: skip
     constants = tuple(_constant(b) for b in tables.buffers if b.kind == "constant")

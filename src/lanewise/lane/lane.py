@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,10 @@ from lanewise.lane.generate import Generation, TextStream, check_stops
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.spec import ModelSpec
-from lanewise.lane.speculate import Drafting
+from lanewise.lane.speculate import VERIFY, Drafting
+
+if TYPE_CHECKING:
+    from lanewise.lane.profile import Profile
 
 Message = Mapping[str, Any]
 
@@ -61,12 +64,14 @@ class Lane:
         threads: int,
         activations: str = "int8x2",
         speculate: str | int = "off",
+        timed: Callable[[str, int | None, int], Profile] | None = None,
         close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.program, self.threads = spec, program, threads
         self.forms: Mapping[str, Form] = MappingProxyType(dict(forms))
         self._runner, self._text, self._close = runner, text, close
         self._activations, self._speculate = activations, speculate
+        self._timed = timed
         self._open = True
 
     @property
@@ -180,6 +185,21 @@ class Lane:
         for at, rows in self._runner.logits(ids, chunk):
             out[at : at + len(rows)] = rows
         return out
+
+    def profile(self, form: str = "decode", *, rows: int | None = None, depth: int = 0) -> Profile:
+        """The time of every launch of a form ("decode", "prefill", "verify"), on `rows` rows
+        (default: its capacity) after `depth` positions; forgets what the cache holds.
+
+        Compiles a variant of the form's program.  Raises UsageError "usage.form",
+        "usage.option"."""
+        self._check_open()
+        known = (*self.forms, VERIFY)
+        if self._timed is None or form not in known:
+            raise UsageError(
+                "usage.form", f"the lane has no form {form!r}", place="form",
+                remedy=f"forms: {', '.join(dict.fromkeys(known))}",
+            )
+        return self._timed(form, rows, depth)
 
     def reset(self) -> None:
         """Forget what the cache holds (results never depend on it; times do)."""

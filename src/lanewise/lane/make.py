@@ -29,6 +29,7 @@ from lanewise.lane.words import Words
 if TYPE_CHECKING:
     from lanewise.checkpoint.gguf import Gguf
     from lanewise.ir.graph import Graph
+    from lanewise.lane.profile import Profile
     from lanewise.pipeline import Options
     from lanewise.plan.program import Program
     from lanewise.runtime.library import Library
@@ -236,14 +237,17 @@ class _Opening:
     def _cut(self, kind: str, rows: int, **more: Any) -> Cut:
         return Cut(kind, rows, context=self.pool, kv=self.knobs.kv, **more)
 
-    def _forms(self, cuts: Mapping[str, Cut]) -> tuple[Program, dict[str, Form]]:
+    def _forms(
+        self, cuts: Mapping[str, Cut], *, timed: bool = False
+    ) -> tuple[Program, dict[str, Form]]:
         """The program of some cuts, from disk or compiled now, and the forms for a user."""
         from lanewise.lane import store
 
         name = " ".join((self.spec.name or "(no name)").split())
         facts = {"model": f"{name} ({self.spec.architecture})", "context": str(self.pool)}
         key = store.key_of(
-            self.spec, cuts, self.knobs.activations, self.knobs.hold, self.target.name, facts
+            self.spec, cuts, self.knobs.activations, self.knobs.hold, self.target.name, facts,
+            *(("timed",) if timed else ()),
         )
         program = store.load(key)
         graphs = {
@@ -256,7 +260,7 @@ class _Opening:
             self._before_seconds()
             made = {name: graph() for name, graph in graphs.items()}
             program, known = compile_forms(
-                made, self._options, target=self.target.name, facts=facts
+                made, replace(self._options, timed=timed), target=self.target.name, facts=facts
             )
             store.save(key, program)
             plans = {name: partial(known.__getitem__, name) for name in cuts}
@@ -342,6 +346,22 @@ class _Opening:
             lane.forms = {**lane.forms, **made}
             return sessions[-1]
 
+        def timed(name: str, rows: int | None, depth: int) -> Profile:
+            from lanewise.lane.profile import profile
+
+            cut = self.cuts.get(name) or self._cut(name, min(ROWS, self.pool), outputs="all")
+            program, made = self._forms({name: cut}, timed=True)
+            library = self._library(program, self.tell)
+            states = {name: session.state(name) for name in ("k", "v")}
+            runner.forget()
+            with Session(
+                program, library, constants, states=states, threads=self.knobs.threads
+            ) as timed:
+                return profile(
+                    timed, library, made[name].plan, name, rows=rows or cut.rows, depth=depth,
+                    context=self.context,
+                )
+
         verify = Later(partial(another, VERIFY, ROWS, None))  # untold: text is being written
 
         def close() -> None:
@@ -361,7 +381,7 @@ class _Opening:
         lane = Lane(
             spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
             threads=session.threads, activations=self.knobs.activations,
-            speculate=self.knobs.speculate, close=close,
+            speculate=self.knobs.speculate, timed=timed, close=close,
         )
         return lane
 

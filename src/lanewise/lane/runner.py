@@ -38,7 +38,7 @@ class Engine(Protocol):
     def run(self, form: str, scalars: Mapping[str, int]) -> None: ...
 
 
-class _Ports:
+class Ports:
     """The views of one form, taken once."""
 
     def __init__(self, engine: Engine, form: str, sampler: bool) -> None:
@@ -93,13 +93,13 @@ class Runner:
         self._lock = threading.RLock()
         self._engine = engine
         self._logits_engine = logits_engine or (lambda: engine)
-        self._logits: tuple[Engine, _Ports] | None = None
+        self._logits: tuple[Engine, Ports] | None = None
         self._verify_engine = verify_engine
-        self._verify: tuple[Engine, _Ports] | None = None
+        self._verify: tuple[Engine, Ports] | None = None
         self._clock = clock
         self._progress = progress
-        self._decode = _Ports(engine, DECODE, True)
-        self._prefill = _Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
+        self._decode = Ports(engine, DECODE, True)
+        self._prefill = Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
         self.chunk = max_chunk
 
     @property
@@ -116,7 +116,7 @@ class Runner:
         vocabulary), "usage.context" (more than there is room for)."""
         try:
             # Bytes are text of some encoding, not ids, though they iterate as numbers.
-            found = [int(i) for i in (ids if not isinstance(ids, bytes | bytearray) else (None,))]
+            found = [int(i) for i in (ids if not isinstance(ids, bytes | bytearray) else ("",))]
             exact = all(a == b for a, b in zip(found, ids, strict=True))
         except (TypeError, ValueError, OverflowError):
             found, exact = [], False
@@ -219,18 +219,18 @@ class Runner:
             self._source = ids
             return tokens
 
-    def _verifier(self, wait: bool) -> tuple[Engine, _Ports] | None:
+    def _verifier(self, wait: bool) -> tuple[Engine, Ports] | None:
         if self._verify is None:
             engine = self._verify_engine(wait)
             if engine is None:
                 return None
-            self._verify = engine, _Ports(engine, VERIFY, True)
+            self._verify = engine, Ports(engine, VERIFY, True)
             ports = self._verify[1]
             ports.out_rows[:] = np.arange(len(ports.out_rows))
         return self._verify
 
     def _run(
-        self, engine: Engine, ports: _Ports, ids: Sequence[int], at: int, end: int, *, last: bool
+        self, engine: Engine, ports: Ports, ids: Sequence[int], at: int, end: int, *, last: bool
     ) -> None:
         """One chunk; logits come out for its last row if it is the last chunk."""
         rows = end - at
@@ -251,7 +251,7 @@ class Runner:
         with self._lock:
             if self._logits is None:
                 engine = self._logits_engine()
-                self._logits = engine, _Ports(engine, LOGITS, False)
+                self._logits = engine, Ports(engine, LOGITS, False)
             engine, ports = self._logits
             most = min(chunk or ports.capacity, ports.capacity)
             self.forget()
