@@ -22,7 +22,9 @@ CONTRACT = [
     "kv_write", "attention", "add", "sub", "mul", "div", "maximum", "minimum", "neg", "abs",
     "square", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "silu", "relu", "gelu",
     "gelu_erf", "erf", "swiglu", "scale", "cast", "softmax", "argmax", "reduce_sum", "reduce_max",
-    "sample_rows", "ragged_rows", "prefill_rows", "scatter_rows",
+    "sample_rows", "ragged_rows", "prefill_rows", "scatter_rows", "top_k_mask", "top_p_mask",
+    "min_p_mask", "top_k", "sample_categorical", "count_tokens", "penalise", "linear_attention",
+    "conv_ring", "grouped_matmul", "route", "combine", "int4_matmul", "rope_angles",
     "fused", "input", "weight", "constant", "state", "scalar",
 ]  # fmt: skip
 

@@ -26,6 +26,16 @@ def _no_scratch(inputs: Types, results: Types, attrs: Attrs) -> int:
     return 0
 
 
+def _rows(inputs: Types) -> list[int]:
+    """Rows for each live one (0: there is one row), and the width of a row."""
+    shape: Sequence[int] = inputs[0].shape
+    return [math.prod(shape[1:-1]) if len(shape) > 1 else 0, shape[-1]]
+
+
+def _heap(inputs: Types, results: Types, attrs: Attrs) -> int:
+    return 4 * inputs[0].shape[-1] + 64
+
+
 @dataclass(frozen=True)
 class Call:
     """A row: how threads share the op out (`why`), integers, floats, bytes of scratch."""
@@ -49,4 +59,27 @@ CALLS: Final[dict[str, Call]] = {
         o[0].shape[0], a["reach"]]),
     "scatter_rows": Call("columns shared out, rows in order", lambda i, o, a: [
         i[0].shape[0], math.prod(i[0].shape[1:]), CODES[i[0].dtype], CODES[i[1].dtype]]),
+    "top_k_mask": Call("rows shared out", lambda i, o, a: [*_rows(i), a["k"]],
+                       scratch=_heap),
+    "top_p_mask": Call("rows shared out", lambda i, o, a: _rows(i), lambda i, o, a: [a["p"]],
+                       _heap),
+    "min_p_mask": Call("rows shared out", lambda i, o, a: _rows(i), lambda i, o, a: [a["p"]]),
+    "top_k": Call("rows shared out", lambda i, o, a: [*_rows(i), a["k"]], scratch=_heap),
+    "sample_categorical": Call("rows shared out", lambda i, o, a: _rows(i)),
+    "count_tokens": Call("one thread: a short history", lambda i, o, a: [
+        i[0].shape[0], i[1].shape[0]]),
+    "penalise": Call("columns shared out", lambda i, o, a: list(i[0].shape)),
+    "linear_attention": Call("heads of sequences shared out", lambda i, o, a: [
+        *i[0].shape, i[1].shape[0], len(i[4].shape), len(i[5].shape), a["decay"] == "before"],
+        scratch=lambda i, o, a: 4 * (i[0].shape[2] + 16) * (i[0].shape[3] + 2) + 256),
+    "conv_ring": Call("channels shared out", lambda i, o, a: [*i[0].shape, i[1].shape[0]],
+                      scratch=lambda i, o, a: 64),
+    "grouped_matmul": Call("columns shared out, experts in order", lambda i, o, a: [
+        *i[0].shape, i[1].shape[0], i[1].shape[2], CODES[i[1].dtype]]),
+    "route": Call("one thread: a few integers", lambda i, o, a: [*i[0].shape, a["experts"]],
+                  scratch=lambda i, o, a: 4 * a["experts"] + 64),
+    "combine": Call("columns shared out, rows in order", lambda i, o, a: [
+        *i[0].shape, *i[1].shape]),
+    "int4_matmul": Call("columns shared out", lambda i, o, a: [*i[0].shape, a["n"]]),
+    "rope_angles": Call("rows shared out", lambda i, o, a: list(o[0].shape)),
 }  # fmt: skip

@@ -72,6 +72,7 @@ from lanewise.tensor.ops import (
     reshape,
     rms_norm,
     rope,
+    rope_table,
     rsqrt,
     scale,
     sigmoid,
@@ -86,21 +87,50 @@ from lanewise.tensor.ops import (
     transpose,
 )
 from lanewise.tensor.plan import Fence, Plan
+from lanewise.tensor.recurrent import (
+    combine,
+    conv_ring,
+    grouped_matmul,
+    grouped_matvec,
+    int4,
+    int4_matmul,
+    int4_matvec,
+    linear_attention,
+    quantize_int4,
+    quantize_int8,
+    quantized,
+    route,
+    top_k,
+)
 from lanewise.tensor.runtime import Runtime
-from lanewise.tensor.sampling import argmax, sample_rows
+from lanewise.tensor.sampling import (
+    TOP_MAX_ROUNDS,
+    SamplingOptions,
+    argmax,
+    declare_sampling_scalars,
+    min_p_mask,
+    sample,
+    sample_categorical,
+    sample_rows,
+    top_k_mask,
+    top_p_mask,
+)
 
 f32, f16, bf16 = DTYPES["f32"], DTYPES["f16"], DTYPES["bf16"]
 u32, i32 = DTYPES["u32"], DTYPES["i32"]
 
 __all__ = [
-    "MIN_TEMPERATURE", "BlockPool", "Buckets", "Buffer", "Builder", "Fence", "Identity", "Int4",
-    "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized", "Runtime", "ScalarDesc",
-    "Shape", "State", "Stream", "Tensor", "ValueDesc",
-    "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "contiguous", "div", "erf",
-    "exp", "f16", "f32", "from_pages", "gather_rows", "gelu", "gelu_erf", "i32", "kv_write",
-    "layer_norm", "layer_state", "linear", "log", "matmul", "maximum", "minimum", "mul", "neg",
-    "permute", "quant_gather_rows", "quant_matmul", "read_state", "reduce_max", "reduce_sum",
-    "relu", "reshape", "rms_norm", "rope", "rsqrt", "sample_rows", "scale", "scatter_rows",
+    "MIN_TEMPERATURE", "TOP_MAX_ROUNDS", "BlockPool", "Buckets", "Buffer", "Builder", "Fence",
+    "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized",
+    "Runtime", "SamplingOptions", "ScalarDesc", "Shape", "State", "Stream", "Tensor", "ValueDesc",
+    "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "combine", "contiguous",
+    "conv_ring", "declare_sampling_scalars", "div", "erf", "exp", "f16", "f32", "from_pages",
+    "gather_rows", "gelu", "gelu_erf", "grouped_matmul", "grouped_matvec", "i32", "int4",
+    "int4_matmul", "int4_matvec", "kv_write", "layer_norm", "layer_state", "linear",
+    "linear_attention", "log", "matmul", "maximum", "min_p_mask", "minimum", "mul", "neg",
+    "permute", "quant_gather_rows", "quant_matmul", "quantize_int4", "quantize_int8", "quantized",
+    "read_state", "reduce_max", "reduce_sum", "relu", "reshape", "rms_norm", "rope", "rope_table",
+    "route", "rsqrt", "sample", "sample_categorical", "sample_rows", "scale", "scatter_rows",
     "sigmoid", "silu", "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages",
-    "transpose", "u32",
+    "top_k", "top_k_mask", "top_p_mask", "transpose", "u32",
 ]  # fmt: skip

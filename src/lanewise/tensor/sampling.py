@@ -1,9 +1,27 @@
-"""From logits to tokens."""
+"""From logits to tokens: masks, draws, and a sequence's whole policy.
+
+    logits -> penalties -> 1/T -> softmax -> top-k -> top-p -> min-p -> draw -> token
+                                  (temperature 0: argmax, another graph)
+
+Nothing renormalises: a draw is compared with its share of what is left.  `sample_rows` takes every
+option per row, so that one plan serves any mix; `sample` fixes which steps there are.
+"""
 
 from __future__ import annotations
 
-from lanewise.tensor.handles import Tensor
-from lanewise.tensor.ops import builder_of
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lanewise.errors import LanewiseError, UsageError, collect
+from lanewise.runtime.stream import MIN_TEMPERATURE
+from lanewise.tensor.builder import Builder
+from lanewise.tensor.handles import State, Tensor
+from lanewise.tensor.ops import builder_of, scale, softmax
+
+#: The seed's bound on what a truncation keeps.  Ours have none: k goes up to the row's width.
+TOP_MAX_ROUNDS: Final = math.inf
 
 
 def argmax(logits: Tensor) -> Tensor:
@@ -18,4 +36,143 @@ def sample_rows(
     """One token u32 [O] per row of logits f32 [O, V], every option a tensor [O] (top_k u32):
     one plan serves any mix.  temperature 0 is argmax; top_k 0, top_p 1, min_p 0 are off."""
     b = builder_of("sample_rows", logits)
+    b.watch(draws, 1, "a draw")
     return b.op("sample_rows", (logits, temperature, top_k, top_p, min_p, draws))
+
+
+def top_k_mask(weights: Tensor, k: int) -> Tensor:
+    """Keeps the k largest of each row (ties to the low index), zeroes the rest: exactly k."""
+    return builder_of("top_k_mask", weights).op("top_k_mask", (weights,), k=k)
+
+
+def top_p_mask(weights: Tensor, p: float) -> Tensor:
+    """Keeps the smallest set of largest entries whose sum reaches p of the row's total."""
+    return builder_of("top_p_mask", weights).op("top_p_mask", (weights,), p=p)
+
+
+def min_p_mask(weights: Tensor, p: float) -> Tensor:
+    """Keeps entries of at least p times the row's largest."""
+    return builder_of("min_p_mask", weights).op("min_p_mask", (weights,), p=p)
+
+
+def sample_categorical(weights: Tensor, draws: Tensor) -> Tensor:
+    """Per row of weights f32 [R, V] the first index whose running sum exceeds draws[r] times the
+    total: u32 [R].  Draws are clamped to [0, 1 - 2^-24]; a weight of 0 is never drawn."""
+    b = builder_of("sample_categorical", weights, draws)
+    b.watch(draws, 1, "a draw")
+    return b.op("sample_categorical", (weights, draws))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """One sequence's policy; the default is greedy.  temperature 0 = argmax; top_k 0, top_p 0,
+    min_p 0, repetition 0 or 1, presence 0 and frequency 0 are off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 0.0
+    min_p: float = 0.0
+    repetition: float = 0.0
+    presence: float = 0.0
+    frequency: float = 0.0
+
+    @property
+    def greedy(self) -> bool:
+        """True if the token is the argmax and no draw is read."""
+        return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """True if history and counts are read."""
+        return self.repetition not in (0, 1) or self.presence != 0 or self.frequency != 0
+
+    def validate(self) -> None:
+        """Raise UsageError ``usage.option`` for every number that is out of range: none is
+        clamped."""
+        errors: list[LanewiseError] = []
+
+        def want(name: str, good: bool, range: str) -> None:
+            if not good:
+                value = getattr(self, name)
+                errors.append(UsageError("usage.option", f"{name} is {value!r}", place=name,
+                                         remedy=f"give {name} {range}"))  # fmt: skip
+
+        t = self.temperature
+        want("temperature", t == 0 or MIN_TEMPERATURE <= t < math.inf,
+             "0 (the most likely token) or at least 0.001")
+        whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+        want("top_k", whole and self.top_k >= 0, "0 (off) or more")
+        want("top_p", 0 <= self.top_p <= 1, "above 0, up to 1; 0 is off")
+        want("min_p", 0 <= self.min_p <= 1, "0 (off) to 1")
+        want("repetition", 0 <= self.repetition < math.inf, "0 or 1 (off), or a positive number")
+        want("presence", math.isfinite(self.presence), "a finite number")
+        want("frequency", math.isfinite(self.frequency), "a finite number")
+        collect(errors)
+
+    def scalars(self, prefix: str, n: int, capacity: int) -> dict[str, int | float]:
+        """What a step binds; n: how much of the history is filled.  Raises UsageError
+        ``usage.option`` for n beyond the capacity."""
+        if not 0 <= n <= capacity:
+            raise UsageError("usage.option", f"n is {n}, the history holds {capacity}", place="n",
+                             remedy="min(tokens so far, capacity)")  # fmt: skip
+        values: dict[str, int | float] = {}
+        if not self.greedy:
+            values[f"{prefix}inverse_temperature"] = 1.0 / self.temperature
+        if self.penalised:
+            values[f"{prefix}n"] = n
+            values[f"{prefix}repetition"] = self.repetition or 1.0
+            values[f"{prefix}presence"] = self.presence
+            values[f"{prefix}frequency"] = self.frequency
+        return values
+
+
+def declare_sampling_scalars(b: Builder, options: SamplingOptions, prefix: str = "") -> None:
+    """Declare the scalars that `sample` reads for this policy, by the names of
+    `SamplingOptions.scalars`."""
+    for name in options.scalars(prefix, 0, 0):
+        b.scalar(name, "u32" if name == f"{prefix}n" else "f32")
+
+
+def sample(
+    logits: Tensor, options: SamplingOptions, *, draws: Tensor | None = None,
+    history: State | None = None, counts: State | None = None, prefix: str = "",
+) -> tuple[Tensor, State | None]:  # fmt: skip
+    """(token u32 [R], next version of counts or None) of logits f32 [R, V] by a policy.
+
+    ``draws`` f32 [R] unless greedy; ``history`` u32 [C] and ``counts`` u32 [V] states exactly if
+    penalised: counts are built anew from the first n of the history at each step.
+    """
+    b = builder_of("sample", logits)
+    try:
+        options.validate()
+    except LanewiseError as error:
+        b.refuse("attribute", f"sample: {error.message}", error.remedy)
+        return b.poison(), None
+    wanted: Mapping[str, tuple[Any, bool]] = {
+        "draws": (draws, not options.greedy), "history": (history, options.penalised),
+        "counts": (counts, options.penalised),
+    }  # fmt: skip
+    for name, (value, needed) in wanted.items():
+        if needed and value is None:
+            b.refuse("missing_operand", f"sample: {name} is missing", f"this policy reads {name}")
+            return b.poison(), None
+        if value is not None and not needed:
+            b.refuse("operand", f"sample: {name} is given and nothing reads it",
+                     f"leave {name} out, or change the policy")  # fmt: skip
+            return b.poison(), None
+    if history is not None and counts is not None:
+        n = b.scalar_ref("sample", f"{prefix}n", "u32")
+        counts, _ = b.next_state("count_tokens", counts, history, n, as_="sample")
+        names = ("repetition", "presence", "frequency")
+        numbers = [b.scalar_ref("sample", f"{prefix}{name}", "f32") for name in names]
+        logits = b.op("penalise", (logits, counts, *numbers), as_="sample")
+    if options.greedy or draws is None:
+        return argmax(logits), counts
+    weights = softmax(scale(logits, f"{prefix}inverse_temperature"))
+    if options.top_k:
+        weights = top_k_mask(weights, options.top_k)
+    if options.top_p:
+        weights = top_p_mask(weights, options.top_p)
+    if options.min_p:
+        weights = min_p_mask(weights, options.min_p)
+    return sample_categorical(weights, draws), counts

@@ -81,4 +81,7 @@ LW_INLINE void lw_call_scatter_rows(const LwCall* k) {
   }
 }
 
+#include "calls_rank.h"
+#include "calls_step.h"
+
 #endif  // LW_CALLS_H
