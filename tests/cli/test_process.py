@@ -49,6 +49,21 @@ def test_stdout_that_takes_nothing_at_the_end(start):
     with open("/dev/full", "wb") as full, start("run", "fake", "hi", stdout=full) as process:
         err = process.stderr.read()
     assert process.returncode == 1 and err.startswith(b"error[system]: No space left")
+    assert b"where the output goes" in err
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_leads_nowhere(start, closed):
+    with start("run", "fake", "hi", preexec_fn=lambda: os.close(closed)) as process:
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0 and err == b""
+    assert out == (b"" if closed == 1 else b"The capital of France is Paris.\n")
+
+
+def test_no_prompt_and_no_stdin(start):
+    with start("run", "fake", preexec_fn=lambda: os.close(0)) as process:
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 2 and err.startswith(b"error[usage.prompt]")
 
 
 def test_a_narrow_encoding_still_gets_an_answer(start, monkeypatch):

@@ -44,6 +44,14 @@ def arm() -> None:
             signal.signal(number, _ended)
 
 
+def open_streams() -> None:
+    """A standard stream that the caller has closed is None to Python: have it lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (until the end)
+            setattr(sys, name, stream)
+
+
 def _ended(number: int, _: object) -> NoReturn:
     signal.signal(number, signal.SIG_IGN)  # once is enough
     raise SystemExit(128 + number)
@@ -51,6 +59,7 @@ def _ended(number: int, _: object) -> NoReturn:
 
 def leave(run: Callable[[], Any]) -> NoReturn:
     """Run, and leave the process's Python through SystemExit with the right code."""
+    open_streams()
     try:
         code = run()
         sys.stdout.flush()
@@ -91,6 +100,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OSError):
         place = str(error.filename) if error.filename is not None else ""
         remedy = _REMEDIES.get(error.errno or 0, "")
+        if not place and error.errno in (errno.ENOSPC, errno.EDQUOT):  # stdout's disk, not ours
+            remedy = "free disk space where the output goes"
         return _lines("system", error.strerror or str(error), place, remedy)
     if isinstance(error, MemoryError):
         return _lines("memory", "out of memory", "", _REMEDIES[errno.ENOMEM])
