@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lanewise.errors import BuildError, UsageError
+from lanewise.errors import BuildError, LanewiseError, UsageError, collect
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,18 @@ def get(name: str) -> Any:
     row = _row(name)
     text = os.environ.get(row.env, "")
     return _parse(row, text, place=row.env) if text.strip() else row.default
+
+
+def check() -> None:
+    """Raise `UsageError` ``usage.setting`` for variables that are no value of their knobs, also of
+    those that nobody would ask for (all are told)."""
+    errors: list[LanewiseError] = []
+    for row in SETTINGS:
+        try:
+            get(row.name)
+        except UsageError as error:
+            errors.append(error)
+    collect(errors)
 
 
 def resolve(name: str, value: Any = None) -> Any:

@@ -41,10 +41,13 @@ def environment(cache: Path | None, **more: str) -> dict[str, str]:
     return env | more
 
 
-def start(args: Sequence[str], env: dict[str, str], **more: Any) -> subprocess.Popen[bytes]:
-    """A Python process, its streams piped."""
+def start(
+    args: Sequence[str], env: dict[str, str], before: Sequence[str] = (), **more: Any
+) -> subprocess.Popen[bytes]:
+    """A Python process, its streams piped; ``before`` are words in front of the command."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, *args], env=env, cwd=ROOT, **{**pipes, **more})
+    command = [*before, sys.executable, *args]
+    return subprocess.Popen(command, env=env, cwd=ROOT, **{**pipes, **more})
 
 
 def finish(process: subprocess.Popen[bytes], timeout: float = HANG_S) -> Ran:

@@ -113,6 +113,7 @@ def check_knobs(
 ) -> Knobs:
     """Options as given, else the environment's, else defaults; UsageError "usage.option" names
     each that is out of range ("usage.setting" if the environment is)."""
+    settings.check()
     errors: list[LanewiseError] = []
 
     def count(name: str, value: Any, low: int, high: int) -> Any:
