@@ -54,6 +54,18 @@ def test_compiles_once(cache_dir: Path, target: CpuTarget, make_program: Make) -
     assert not list((cache_dir / "tmp").iterdir())
 
 
+def test_relative_paths_of_the_cache_and_the_compiler(
+    tmp_path: Path, target: CpuTarget, make_program: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANEWISE_CACHE_DIR", "here/it is")
+    made = build.build(make_program(1), target)
+    assert answer(made) == 42 and made.is_relative_to(tmp_path / "here" / "it is")
+    script(tmp_path / "cxx", 'echo "clang version 1"')
+    monkeypatch.setenv("LANEWISE_CXX", "./cxx")
+    assert compiler.find().identity == "clang version 1"
+
+
 def test_a_hit_runs_no_compiler_and_is_quick(
     cache_dir: Path, target: CpuTarget, make_program: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,9 @@ class Entry:
 
 
 def root() -> Path:
-    """The user's cache directory; it may not exist yet, and need not be writable to be read."""
+    """The user's cache directory; it may not exist yet, and need not be writable to be read.
+
+    Absolute, since compilers run in folders of their own."""
     from lanewise import settings
 
     path = settings.get("cache_dir")
@@ -53,7 +55,7 @@ def root() -> Path:
         import platformdirs
 
         path = platformdirs.user_cache_dir("lanewise", appauthor=False)
-    return Path(path)
+    return Path(path).absolute()
 
 
 def key(*parts: str | bytes) -> str:

@@ -79,7 +79,7 @@ def _named(text: str) -> tuple[str, ...]:
             "build.compiler", f"no compiler {text!r} on this machine", place="LANEWISE_CXX",
             remedy=_UNSET,
         )  # fmt: skip
-    return (found, *words[1:])
+    return (os.path.abspath(found), *words[1:])  # it runs in another folder
 
 
 def _wheel() -> tuple[str, ...]:
