@@ -154,7 +154,7 @@ def test_counts_that_cannot_be(data, ragged):
 
 
 def test_changing_a_later_value_moves_later_rows_only(data, prefill):
-    q, k, v, held = data
+    q, _, v, held = data
     before = run(prefill, q=q, lengths=u32(75), base=60, **held)["y"]
     changed = v.copy()
     changed[66] += 1

@@ -28,8 +28,8 @@ def _no_scratch(inputs: Types, results: Types, attrs: Attrs) -> int:
 
 def _rows(inputs: Types) -> list[int]:
     """Rows for each live one (0: there is one row), and the width of a row."""
-    shape: Sequence[int] = inputs[0].shape
-    return [math.prod(shape[1:-1]) if len(shape) > 1 else 0, shape[-1]]
+    *lead, width = inputs[0].shape
+    return [math.prod(lead[1:]) if lead else 0, width]
 
 
 def _heap(inputs: Types, results: Types, attrs: Attrs) -> int:

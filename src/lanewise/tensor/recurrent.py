@@ -97,7 +97,8 @@ def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
     """
     rows, k = np.asarray(w).shape
     blocks = np.asarray(w, np.float32).reshape(rows, -1, 32)
-    scale = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float16)
+    with np.errstate(over="ignore"):
+        scale = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float16)
     if k % 32 or not np.isfinite(scale.astype(np.float32)).all():
         raise ValueError("rows must be whole blocks of 32 finite numbers below 8.3e6")
     back = scale.astype(np.float32)[..., None]
@@ -167,10 +168,11 @@ def _fit(part: np.ndarray[Any, Any]) -> tuple[np.float16, np.float16]:
     low, high = float(part.min()), float(part.max())
     if low == high:
         return np.float16(0), np.float16(low)
-    first = np.float16((high - low) / 15)
+    # beyond 60000 a zero has no f16: a coarser scale is all that planes of f16 can do
+    first = np.float16(max((high - low) / 15, max(-low, high) / 60000))
     step = np.arange(-160, 161)
     bits = np.clip(first.view(np.uint16).astype(np.int64) + step, 1, 0x7BFF).astype(np.uint16)
-    best, chosen = np.inf, (first, np.float16(-low / max(float(first), 1e-7)))
+    best, chosen = np.inf, (first, np.float16(0))
     for s in bits.view(np.float16)[np.argsort(np.abs(step), kind="stable")]:
         with np.errstate(over="ignore"):
             middle = np.float16(7.5 - (low + high) / 2 / float(s))

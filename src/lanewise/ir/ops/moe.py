@@ -76,9 +76,9 @@ def _route_infer(types: Types, attrs: Attrs) -> Types:
 
 
 def _route(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
-    flat = args[0].reshape(-1).astype(np.int64)
+    flat: Array = args[0].reshape(-1).astype(np.int64)
     known = flat < attrs["experts"]
-    sort_by: Array = np.where(known, flat, attrs["experts"])
+    sort_by: Array = np.asarray(np.where(known, flat, int(attrs["experts"])))
     order = np.argsort(sort_by, kind="stable")[: known.sum()]
     tokens, permutation = (np.full(flat.size, ABSENT, np.uint32) for _ in range(2))
     permutation[: len(order)] = order
@@ -222,7 +222,8 @@ def _angles_infer(types: Types, attrs: Attrs) -> Types:
 
 def _angles(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     half = attrs["rotary"] // 2
-    frequency: Array = np.power(float(args[1][0]), -np.arange(half) / half)
+    exponents: Array = np.arange(half, dtype=np.float64) / -half
+    frequency: Array = np.power(float(args[1][0]), exponents)
     angles: Array = args[0].astype(np.float64)[:, None] * frequency
     return (np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32),)
 
