@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -263,6 +264,20 @@ def test_a_model_writes_the_same_with_and_without(name: str, temperature: float)
             assert speculate != "off" or not g.timings.drafted
         assert lane.forms["verify"].capacity == ROWS
     assert all(ids == found["off"] for ids in found.values())
+
+
+def test_rows_that_check_are_the_bits_of_single_steps() -> None:
+    ids = [5, 6, 7, 8] * 6
+    with lw.compile(GOLDEN / "qwen3_tied.q8_0.gguf", threads=2) as lane:
+        runner, draft = lane._runner, [5, 6, 7, 8, 5, 6, 7]
+        runner.next_token(ids, GREEDY, 0.0)
+        assert runner.next_tokens(ids, draft, GREEDY, [0.0] * 8, wait=True)
+        assert runner._verify is not None
+        checked = runner._verify[1].logits.copy()
+        assert np.array_equal(checked, lane.logits(ids + draft)[len(ids) - 1 :])
+        for r in range(8):
+            runner.next_token(ids + draft[:r], GREEDY, 0.0)
+            assert np.array_equal(runner._decode.logits[0], checked[r])
 
 
 @pytest.mark.slow
