@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -188,3 +190,18 @@ def test_inspect() -> None:
     assert info.totals["q8_0"][0] == 15 and info.totals["f32"][0] == 9
     assert info.memory(128) > info.nbytes
     assert info.metadata["general.name"] == "golden qwen3_tied"
+
+
+def test_a_lane_that_is_dropped_unclosed_frees_its_memory_at_once() -> None:
+    """As in a notebook, where `lane = lw.compile(...)` runs again: no collector is waited for."""
+    gc.disable()
+    try:
+        opened = lw.compile(GOLDEN / "llama_tied.q8_0.gguf", threads=2)
+        opened.generate(IDS[:9], max_tokens=2, temperature=0).read()
+        opened.logits(IDS[:3])
+        assert "logits" in opened.forms
+        session = weakref.ref(opened._runner._engine)  # it holds the weights and the cache
+        del opened
+        assert session() is None
+    finally:
+        gc.enable()

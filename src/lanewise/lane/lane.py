@@ -68,7 +68,7 @@ class Lane:
         close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.program, self.threads = spec, program, threads
-        self.forms: Mapping[str, Form] = MappingProxyType(dict(forms))
+        self.forms: Mapping[str, Form] = MappingProxyType(forms)  # grows: "logits", "verify"
         self._runner, self._text, self._close = runner, text, close
         self._activations, self._speculate = activations, speculate
         self._timed = timed

@@ -344,7 +344,7 @@ class _Opening:
                 program, self._library(program, tell), constants, states=states,
                 threads=self.knobs.threads,
             ))
-            lane.forms = {**lane.forms, **made}
+            forms.update(made)
             return sessions[-1]
 
         def timed(name: str, rows: int | None, depth: int) -> Profile:
@@ -379,12 +379,13 @@ class _Opening:
             logits_engine=partial(another, LOGITS, _LOGITS_ROWS, self.tell, sample=False),
             verify_engine=verify, progress=self.tell,
         )
-        lane = Lane(
+        # Nothing of the above refers to the lane: one that is dropped unclosed (a notebook's cell
+        # run again) frees its weights at once, not when a collector comes by.
+        return Lane(
             spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
             threads=session.threads, activations=self.knobs.activations,
             speculate=self.knobs.speculate, timed=timed, close=close,
         )
-        return lane
 
 
 def aligned(array: Any, to: int = 64) -> Any:
