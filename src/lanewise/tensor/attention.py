@@ -52,6 +52,17 @@ def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions
     return b.next_state("kv_write", state, x, table, slots, positions)[0]
 
 
+def ragged_rows(
+    lengths: Tensor, extents: Tensor, *, rows: int, reach: int
+) -> tuple[Tensor, Tensor]:
+    """(slots, positions) u32 [rows] of a ragged step: the extents[s] rows of sequence s, one
+    sequence after the other, sit at lengths[s] - extents[s] and on; lengths clamp to ``reach``.
+    For `kv_write`, `rope` and `attention`; rows without a place are 0xFFFFFFFF."""
+    b = builder_of("ragged_rows", lengths, extents)
+    made = b.multi("ragged_rows", (lengths, extents), results=2, rows=rows, reach=reach)
+    return made[0], made[1]
+
+
 def attention(
     q: Tensor, k: State, v: State, *, lengths: Tensor | None = None, pages: Tensor | None = None,
     block: int = PAGE, scale: float | str | None = None, base: str | None = None,
