@@ -62,7 +62,6 @@ class Lane:
         forms: Mapping[str, Form],
         program: Any,
         threads: int,
-        activations: str = "int8x2",
         speculate: str | int = "off",
         timed: Callable[[str, int | None, int], Profile] | None = None,
         close: Callable[[], object] = lambda: None,
@@ -70,9 +69,8 @@ class Lane:
         self.spec, self.program, self.threads = spec, program, threads
         self.forms: Mapping[str, Form] = MappingProxyType(forms)  # grows: "logits", "verify"
         self._runner, self._text, self._close = runner, text, close
-        self._activations, self._speculate = activations, speculate
+        self._speculate = speculate
         self._timed = timed
-        self._open = True
 
     @property
     def tokenizer(self) -> Any:
@@ -107,7 +105,7 @@ class Lane:
         top_p: float = 0.95,
         min_p: float = 0.05,
         seed: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         speculate: str | int | None = None,
     ) -> Generation:
         """Continue a prompt: text (special tokens are not parsed in it) or token ids.
@@ -138,7 +136,7 @@ class Lane:
         top_p: float = 0.95,
         min_p: float = 0.05,
         seed: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = (),
         speculate: str | int | None = None,
     ) -> Generation:
         """Answer a conversation, [{"role": "user", "content": "..."}, ...], by the checkpoint's
@@ -156,18 +154,18 @@ class Lane:
         ids: Sequence[int],
         sampling: Sampling,
         max_tokens: int | None,
-        stop: str | Sequence[str],
+        stop: str | Sequence[str] | None,
         speculate: str | int | None,
         *,
         continued: bool,
     ) -> Generation:
         if max_tokens is not None:
-            check_count("max_tokens", max_tokens, 0, 1 << 31)
+            max_tokens = check_count("max_tokens", max_tokens, 0, 1 << 31)
         wanted = self._speculate if speculate is None else speculate
         return Generation(
             self._runner, self._runner.check(ids), self._text.stream(continued=continued),
             sampling, end_tokens=self._text.end_tokens, max_tokens=max_tokens,
-            stop=check_stops(stop), drafting=Drafting.checked(wanted, self._activations),
+            stop=check_stops(stop), drafting=Drafting.checked(wanted),
         )
 
     def logits(
@@ -179,7 +177,7 @@ class Lane:
         Raises UsageError "usage.token", "usage.context", RunError "run.not_finite"."""
         self._check_open()
         if chunk is not None:
-            check_count("chunk", chunk, 1, 1 << 20)
+            chunk = check_count("chunk", chunk, 1, 1 << 20)
         ids = self._runner.check(token_ids)
         out = np.empty((len(ids), self.spec.vocab), np.float32)
         for at, rows in self._runner.logits(ids, chunk):
@@ -206,14 +204,11 @@ class Lane:
         self._runner.forget()
 
     def close(self) -> None:
-        """Give back threads and memory; twice is fine."""
-        if self._open:
-            self._open = False
-            self._close()
+        """Give back threads and memory, after what another thread runs; twice is fine."""
+        self._runner.close(self._close)
 
     def _check_open(self) -> None:
-        if not self._open:
-            raise UsageError("usage.closed", "the lane is closed", remedy="compile it again")
+        self._runner.check_open()
 
     def __enter__(self) -> Self:
         return self
@@ -227,5 +222,5 @@ class Lane:
         self.close()
 
     def __repr__(self) -> str:
-        state = "" if self._open else ", closed"
+        state = ", closed" if self._runner.closed else ""
         return f"<Lane {self.spec.name or self.spec.architecture}, {self.context} positions{state}>"

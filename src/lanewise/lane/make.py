@@ -130,14 +130,14 @@ def check_knobs(
 
     room = (settings.get("context") or None) if context is None else context
     if room is not None:
-        count("context", room, 1, 1 << 28)
+        room = count("context", room, 1, 1 << 28)
     chunk = count("max_chunk", settings.get("max_chunk") if max_chunk is None else max_chunk,
                   1, _MAX_CHUNK)
     if chunk is not None and chunk & (chunk - 1):
         errors.append(option_error("max_chunk", chunk, "a power of two"))
     many = (settings.get("threads") or None) if threads is None else threads
     if many is not None:
-        count("threads", many, 1, _MAX_THREADS)
+        many = count("threads", many, 1, _MAX_THREADS)
     if batch != 1:
         errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
@@ -145,7 +145,7 @@ def check_knobs(
     held = tuple(settings.resolve("hold", hold))
     ahead = settings.get("speculate") if speculate is None else speculate
     try:
-        Drafting.checked(ahead, chosen)
+        Drafting.checked(ahead)
     except UsageError as error:
         errors.append(error)
     collect(errors)
@@ -383,8 +383,7 @@ class _Opening:
         # run again) frees its weights at once, not when a collector comes by.
         return Lane(
             spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
-            threads=session.threads, activations=self.knobs.activations,
-            speculate=self.knobs.speculate, timed=timed, close=close,
+            threads=session.threads, speculate=self.knobs.speculate, timed=timed, close=close,
         )
 
 

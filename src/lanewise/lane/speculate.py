@@ -21,7 +21,6 @@ from lanewise.lane.sampling import option_error
 
 VERIFY: Final = "verify"
 ROWS: Final = 8  # of the form that checks a draft: the last token and up to 7 guesses
-AUTO: Final = {"int8": 4, "int8x2": 3, "f32": 3}  # most guesses that can pay, by recipe
 MARGIN: Final = 1.05  # a gain below this is noise
 
 _LONG: Final = 16  # a match is not followed further back than this
@@ -43,10 +42,10 @@ class Drafting:
     forced: bool = False
 
     @staticmethod
-    def checked(value: object, activations: str) -> Drafting:
+    def checked(value: object) -> Drafting:
         """Of "auto", "off" or a number of guesses 0 to 7; UsageError "usage.option"."""
         if value == "auto":
-            return Drafting(AUTO.get(activations, 0))
+            return Drafting(ROWS - 1)  # fewer where more would cost too much
         if value == "off":
             return Drafting()
         number = int(value) if isinstance(value, str) and value.isdecimal() else value
