@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -184,11 +187,22 @@ def test_logits() -> None:
     ({"min_p": float("inf")}, "min_p"), ({"seed": 1.5}, "seed"), ({"seed": "x"}, "seed"),
     ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 2.0}, "max_tokens"),
     ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"), ({"stop": [5]}, "stop"),
+    ({"stop": 5}, "stop"), ({"max_tokens": True}, "max_tokens"), ({"seed": np.bool_(1)}, "seed"),
 ])  # fmt: skip
 def test_options_out_of_range_are_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError) as e:
         lane()[0].generate([1], **options)
     assert e.value.code == "usage.option" and e.value.place == named and e.value.remedy
+
+
+def test_numbers_may_be_numpys_and_stop_may_be_none() -> None:
+    plain = lane(end=())[0].generate([1], max_tokens=4, temperature=0.5, top_k=7, seed=3)
+    other = lane(end=())[0].generate(
+        np.array([1]), max_tokens=np.int64(4), temperature=np.float32(0.5), top_k=np.uint8(7),
+        top_p=np.float64(0.95), seed=np.int32(3), stop=None,
+    )
+    assert other.sampling == plain.sampling and other.read() == plain.read()
+    assert type(other.seed) is int
 
 
 def test_all_bad_options_at_once() -> None:
@@ -205,4 +219,48 @@ def test_closing() -> None:
     assert made.closed == [1]
     with pytest.raises(UsageError) as e:
         made.generate([1])
-    assert e.value.code == "usage.closed"
+    assert e.value.code == "usage.closed" and "closed" in repr(made)
+
+
+def test_a_generation_outlives_its_lane_with_a_clear_error() -> None:
+    made, _ = lane(end=())
+    with made:
+        g = made.generate([1], max_tokens=5)
+        next(g)
+    with pytest.raises(UsageError) as e:
+        g.read()
+    assert e.value.code == "usage.closed" and g.finish_reason == "error" and len(g.ids) == 1
+
+
+def test_closing_waits_for_another_threads_step_and_can_be_tried_again() -> None:
+    made, engine = lane(end=())
+    begun, go = threading.Event(), threading.Event()
+    run = engine.run
+
+    def slow(form: str, scalars: Any) -> None:
+        begun.set()
+        assert go.wait(10)
+        run(form, scalars)
+
+    engine.run = slow  # type: ignore[method-assign]
+    g = made.generate([1], max_tokens=1)
+    with ThreadPoolExecutor(2) as pool:
+        text = pool.submit(g.read)
+        assert begun.wait(10)
+        closing = pool.submit(made.close)
+        time.sleep(0.05)
+        assert not made.closed and not closing.done()
+        go.set()
+        closing.result(10)
+        assert text.result(10) and made.closed == [1]
+
+    def busy() -> None:
+        raise RunError("run.busy", "a run is in flight")
+
+    again, _ = lane()
+    again._close, free = busy, again._close
+    with pytest.raises(RunError):
+        again.close()
+    again._close = free
+    again.close()
+    assert again.closed == [1]

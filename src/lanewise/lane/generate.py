@@ -52,9 +52,12 @@ class Timings:
         return (self.tokens - 1) / self.generate_s if self.generate_s > 0 else 0.0
 
 
-def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+def check_stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple; UsageError "usage.option" if one is empty or no string."""
-    given = (stop,) if isinstance(stop, str) else tuple(stop)
+    try:
+        given = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    except TypeError:
+        given = ("",)
     if not all(isinstance(s, str) and s for s in given):
         raise option_error("stop", stop, "a string, or several; none may be empty")
     return given

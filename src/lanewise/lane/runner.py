@@ -89,6 +89,7 @@ class Runner:
         self.pace = Pace()
         self._trained = trained or context  # what the model could hold at most
         self.held: list[int] = []
+        self.closed = False
         self._source: list[int] | None = None  # whose tokens `held` is, but for the last
         self._lock = threading.RLock()
         self._engine = engine
@@ -110,6 +111,24 @@ class Runner:
     @chunk.setter
     def chunk(self, rows: int) -> None:
         self._chunk = check_count("chunk", rows, 1, self._prefill.capacity)
+
+    def check_open(self) -> None:
+        """UsageError "usage.closed" after `close`."""
+        if self.closed:
+            raise UsageError("usage.closed", "the lane is closed", remedy="compile it again")
+
+    def close(self, give_back: Callable[[], object]) -> None:
+        """End it with `give_back`, once, after the step under way (a thread that goes on
+        generating is refused its next); if that raises, it is open again."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            with self._lock:
+                give_back()
+        except BaseException:
+            self.closed = False
+            raise
 
     def check(self, ids: Sequence[int]) -> list[int]:
         """The ids as a list of ints.  UsageError "usage.prompt" (none), "usage.token" (beyond the
@@ -163,6 +182,7 @@ class Runner:
 
         Raises RunError "run.not_finite" if the logits hold a NaN or an infinity."""
         with self._lock:
+            self.check_open()
             at, end = self._common(ids), len(ids)
             told = end - at > 1
             del self.held[at:]
@@ -197,6 +217,7 @@ class Runner:
         None if that is no matter of one run: the cache lacks more of ids than the last, or the
         form that checks is still being made (`wait` for it)."""
         with self._lock:
+            self.check_open()
             at = len(ids) - 1
             ready = self._verifier(wait) if self._common(ids) == at else None
             if ready is None:
@@ -249,6 +270,7 @@ class Runner:
         """(position, f32 [n, vocab] view) of every chunk of ids, in order; a view is good until
         the next.  `chunk` rows at once (default: as many as fit)."""
         with self._lock:
+            self.check_open()
             if self._logits is None:
                 engine = self._logits_engine()
                 self._logits = engine, Ports(engine, LOGITS, False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Final
 
 from lanewise.errors import LanewiseError, UsageError, collect
@@ -50,16 +51,17 @@ class Sampling:
         collect([option_error(name, value, want) for name, value, good, want in checks if not good])
         if seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
-        return Sampling(t, int(top_k), p, m, seed)
+        return Sampling(t, int(top_k), p, m, int(seed))
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """An int, or one of NumPy's; no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _number(value: object) -> float:
-    """A float of an int or a float; NaN of everything else (NaN fails every range)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A float of a number, also NumPy's; NaN of everything else (NaN fails every range)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         return math.nan
     try:
         return float(value)
@@ -75,7 +77,8 @@ def option_error(name: str, value: object, want: str) -> LanewiseError:
 
 
 def check_count(name: str, value: object, low: int, high: int) -> int:
-    """An integer option within [low, high]; UsageError "usage.option" otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    """An integer option within [low, high], as an int; UsageError "usage.option" otherwise."""
+    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else low - 1
+    if not low <= number <= high:
         raise option_error(name, value, f"from {low} to {high}")
-    return value
+    return number
