@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, Stream
 from lanewise.lane.speculate import ROWS, Drafting, Later, Pace, Speculator
 from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_next
+from tests.house.rules import ROOT
 from tests.models.support import GOLDEN
 
 GREEDY = Sampling(temperature=0.0)
@@ -85,6 +87,27 @@ def test_unhelpful_text_runs_plain_steps() -> None:
     g._end_tokens = frozenset()
     g.read()
     assert g.timings.tokens / g.timings.generate_s >= 0.98
+
+
+@pytest.mark.parametrize("row", [0.15, 0.35, 0.6, 1.0])
+@pytest.mark.parametrize("name", ["recipes.md", "ARCHITECTURE.md"])
+def test_prose_is_never_slower(name: str, row: float) -> None:
+    """Words of a page in the place of tokens, written as a model would; times with noise."""
+    words = re.findall(r"\w+|[^\w\s]", (ROOT / "docs" / name).read_text())
+    numbers = {w: i for i, w in enumerate(dict.fromkeys(words))}
+    text = [numbers[w] for w in words][:2000]
+    noise, ids, pace, spent = random.Random(2), text[:50], Pace(), 0.0
+    s = Speculator(ids, Drafting(7), pace)
+    while len(ids) < len(text):
+        draft = s.propose(len(text) - len(ids) - 1)
+        took = 1 + row * len(draft)
+        pace.took(1 + len(draft), took * noise.uniform(0.9, 1.3))
+        spent += took
+        right = 0
+        while right < len(draft) and text[len(ids) + right] == draft[right]:
+            right += 1
+        ids.extend(text[len(ids) : len(ids) + right + 1])
+    assert (len(text) - 50) / spent >= 0.985
 
 
 def test_cost_switches_it_off_and_it_is_tried_again() -> None:

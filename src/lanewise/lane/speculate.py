@@ -21,7 +21,7 @@ from lanewise.lane.sampling import option_error
 
 VERIFY: Final = "verify"
 ROWS: Final = 8  # of the form that checks a draft: the last token and up to 7 guesses
-MARGIN: Final = 1.05  # a gain below this is noise
+MARGIN: Final = 1.1  # a gain below this is noise
 
 _LONG: Final = 16  # a match is not followed further back than this
 _FROM: Final = (2, 3, 4, 8)  # classes of match lengths begin here
