@@ -17,8 +17,8 @@ from lanewise.lane.generate import Generation
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, Stream
 from lanewise.lane.speculate import ROWS, Drafting, Later, Pace, Speculator
-from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_next
 from tests.house.rules import ROOT
+from tests.lane.fakes import VOCAB, FakeEngine, FakeText, expected_next
 from tests.models.support import GOLDEN
 
 GREEDY = Sampling(temperature=0.0)
