@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,23 @@ def numpy_type(port: PortDesc) -> tuple[Any, tuple[int, ...]]:
     return np.dtype(np.uint8), (n, FORMATS[port.dtype].row_bytes(k))
 
 
-def view(port: PortDesc, value: Any) -> Array:
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is bound: the caller's object, its array, its bytes begin..end."""
+
+    value: Any
+    array: Array
+    begin: int
+    end: int
+
+
+def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = None) -> Array:
     """The array of what is bound, without a copy.  Raises RunError."""
     if isinstance(value, Buffer):
         value = value.array
     if not isinstance(value, np.ndarray):
         value = _foreign(port, value)
-    dtype, shape = numpy_type(port)
+    dtype, shape = want or numpy_type(port)
     if value.dtype != dtype:
         remedy = f"x.astype({dtype.name!r})"
         if port.dtype == "bf16" and value.dtype == np.uint16:
@@ -120,13 +131,15 @@ class Table:
     def __init__(self, ports: tuple[PortDesc, ...], scalars: tuple[ScalarDesc, ...]) -> None:
         self.ports = {p.name: p for p in ports}
         self.scalars = {s.name: s for s in scalars}
+        self._types = {p.name: numpy_type(p) for p in ports}
+        self._written = {p.name for p in ports if p.kind in ("state", "output")}
 
     def check(
-        self, bindings: Mapping[str, Any], known: Mapping[str, tuple[Any, Array]]
-    ) -> tuple[dict[str, tuple[Any, Array]], dict[str, int | float]]:
-        """(what changed: name -> (object, array); scalars).  Raises all that is wrong at once."""
+        self, bindings: Mapping[str, Any], known: Mapping[str, Bound]
+    ) -> tuple[dict[str, Bound], dict[str, int | float]]:
+        """(what changed, scalars).  Raises all that is wrong at once."""
         errors: list[LanewiseError] = []
-        changed: dict[str, tuple[Any, Array]] = {}
+        changed: dict[str, Bound] = {}
         numbers: dict[str, int | float] = {}
         for name, value in bindings.items():
             port = self.ports.get(name)
@@ -135,16 +148,17 @@ class Table:
                     numbers[name] = number(self._scalar(name), value)
                     continue
                 last = known.get(name)
-                if last is None or last[0] is not value or not _same(port, value, last[1]):
-                    changed[name] = (value, view(port, value))
+                if last is None or last.value is not value or not _same(port, value, last.array):
+                    array = view(port, value, self._types[name])
+                    begin = int(array.ctypes.data)
+                    changed[name] = Bound(value, array, begin, begin + array.nbytes)
             except LanewiseError as error:
                 errors.append(error)
         if len(bindings) != len(self.ports) + len(self.scalars) or errors:
             errors += self._missing(bindings)
         if changed and not errors:
-            arrays = {n: a for n, (_, a) in known.items()}
-            arrays |= {n: a for n, (_, a) in changed.items()}
-            errors += self._overlaps(arrays)
+            few = len(changed) <= _FEW
+            errors += (self._few if few else self._overlaps)({**known, **changed}, changed)
         collect(errors)
         return changed, numbers
 
@@ -165,24 +179,36 @@ class Table:
               for s in lost),
         ]  # fmt: skip
 
-    def _overlaps(self, arrays: Mapping[str, Array]) -> list[RunError]:
-        """Bytes that are written overlap nothing else that is bound."""
-        spans = sorted(
-            (a.ctypes.data, a.ctypes.data + a.nbytes, n) for n, a in arrays.items()
-        )
+    def _few(self, bound: Mapping[str, Bound], changed: Mapping[str, Bound]) -> list[RunError]:
+        """Do the few that changed overlap others, where one is written?"""
+        written, errors = self._written, list[RunError]()
+        for name, x in changed.items():
+            for other, y in bound.items():
+                if x.begin < y.end and y.begin < x.end and other != name:
+                    both = other in changed
+                    if (name in written or other in written) and not (both and name > other):
+                        errors.append(_shared(name, other))
+        return errors
+
+    def _overlaps(
+        self, bound: Mapping[str, Bound], changed: Mapping[str, Bound]
+    ) -> list[RunError]:
+        """The same for all: a walk over the spans in order."""
         errors: list[RunError] = []
         reach: list[tuple[int, str]] = []
-        for begin, end, name in spans:
+        for begin, end, name in sorted((x.begin, x.end, n) for n, x in bound.items()):
             reach = [(e, n) for e, n in reach if e > begin]
-            for _, other in reach:
-                kinds = {self.ports[name].kind, self.ports[other].kind}
-                if kinds & {"state", "output"}:
-                    errors.append(RunError(
-                        "run.overlap", f"{name!r} and {other!r} share bytes, and one is written",
-                        remedy="bind arrays that do not overlap",
-                    ))  # fmt: skip
+            errors += [_shared(name, n) for _, n in reach if {n, name} & self._written]
             reach.append((end, name))
         return errors
+
+
+_FEW = 4  # bindings that changed: compared one by one
+
+
+def _shared(name: str, other: str) -> RunError:
+    return RunError("run.overlap", f"{name!r} and {other!r} share bytes, and one is written",
+                    remedy="bind arrays that do not overlap")  # fmt: skip
 
 
 def _same(port: PortDesc, value: Any, array: Array) -> bool:

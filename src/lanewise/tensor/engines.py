@@ -1,6 +1,6 @@
 """What runs a plan: the native program bound to the caller's memory, or the reference.
 
-Both take `bind(name, array)` for what changed and `run(numbers)`.
+Both take `bind(name, bound)` for what changed and `run(numbers)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
 from lanewise.runtime.session import Session
 from lanewise.tensor.attention import from_pages, to_pages
-from lanewise.tensor.binding import Array, aligned
+from lanewise.tensor.binding import Array, Bound, aligned
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.lowering import PAGE
 
@@ -75,16 +75,19 @@ class Native:
             if name in self._at:
                 own = aligned(value.nbytes)
                 own[:] = value.reshape(-1).view(np.uint8)
-                self.bind(name, own)
+                self._held[name] = own
+                self.session.bind(self._at[name], own.ctypes.data)
 
-    def bind(self, name: str, array: Array) -> None:
+    def bind(self, name: str, bound: Bound) -> None:
         index = self._at.get(name)
         if index is None:  # a port that nothing reads
             return
         if name in self._constants:
-            array = self._packed.get(name, array)
-        self._held[name] = array
-        self.session.bind(index, array.ctypes.data)
+            packed = self._held[name] = self._packed.get(name, bound.array)
+            self.session.bind(index, packed.ctypes.data)
+        else:
+            self._held[name] = bound.array
+            self.session.bind(index, bound.begin)
 
     def run(self, numbers: Mapping[str, int | float]) -> None:
         self.session.run("main", numbers)
@@ -108,8 +111,8 @@ class Reference:
         self._values = dict(values)
         self._bound: dict[str, Array] = {}
 
-    def bind(self, name: str, array: Array) -> None:
-        self._bound[name] = array
+    def bind(self, name: str, bound: Bound) -> None:
+        self._bound[name] = bound.array
 
     def run(self, numbers: Mapping[str, int | float]) -> None:
         values: dict[str, Any] = {**self._values, **numbers}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lanewise.errors import LanewiseError, RunError
 from lanewise.ir.graph import ROOTS, Graph
-from lanewise.tensor.binding import Array, Table
+from lanewise.tensor.binding import Bound, Table
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Instance:
     """One submission's own memory: an engine, what is bound to it, a thread that runs it."""
 
     engine: Any
-    known: dict[str, tuple[Any, Array]] = field(default_factory=dict[str, tuple[Any, Array]])
+    known: dict[str, Bound] = field(default_factory=dict[str, Bound])
     jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
 
     def start(self, job: Callable[[], None]) -> None:
@@ -219,9 +219,9 @@ class Plan:
         try:
             changed, numbers = self._table.check(given, instance.known)
             self._limits(given, numbers)
-            for name, (value, array) in changed.items():
-                instance.engine.bind(name, array)
-                instance.known[name] = (value, array)
+            for name, bound in changed.items():
+                instance.engine.bind(name, bound)
+                instance.known[name] = bound
         except BaseException:
             self._release(instance)
             raise
