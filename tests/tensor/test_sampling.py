@@ -33,6 +33,28 @@ def test_draws_fall_exactly_on_cumulative_sums():
     assert made["two"][: len(cases)].tolist() == [c[2] for c in cases]
 
 
+def test_masks_keep_exactly_what_they_say():
+    """Ties go to the low index; a sum that reaches p exactly keeps no further entry."""
+    row = np.array([[1, 4, 2, 0, 8, 1]], np.float32) / 16  # ranks: 4 1 2 0 5 3
+
+    def record(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (1, 6))
+        for k in (1, 4, 6):
+            b.output(f"k{k}", t.top_k_mask(x, k))
+        for p in (0.5, 0.75, 0.7501, 1.0):
+            b.output(f"p{p}", t.top_p_mask(x, p))
+        b.output("m", t.min_p_mask(x, 0.25))
+        b.output("kp", t.top_p_mask(t.top_k_mask(x, 2), 0.6))  # of what is left: 8 of 12
+
+    kept = {"k1": [4], "k4": [0, 1, 2, 4], "k6": range(6), "p0.5": [4], "p0.75": [1, 4],
+            "p0.7501": [1, 2, 4], "p1.0": [0, 1, 2, 4, 5], "m": [1, 2, 4], "kp": [4]}  # fmt: skip
+    with compile(record) as plan:
+        for name, value in run(plan, x=row).items():
+            want = np.zeros(6)
+            want[list(kept[name])] = row[0, list(kept[name])]
+            assert value[0].tolist() == want.tolist(), name
+
+
 def policy(logits, draw, o: t.SamplingOptions, counts=None):
     """One row in float64, straight from the words of the spec."""
     z = logits.astype(np.float64)
