@@ -8,6 +8,7 @@ The model's name chooses what happens:
   fake        answers "The capital of France is Paris." (one word a piece)
   echo        answers with the messages or the prompt that it was given, as JSON
   slow        writes "tick " until it is stopped, 20 a second
+  stuck       writes a line and then nothing for a minute
   flood       writes long lines without end
   rude        writes escape sequences and an unpaired surrogate
   full        ends because the context is full
@@ -137,6 +138,8 @@ class FakeLane:
             return iter([json.dumps(asked, ensure_ascii=False)]), "stop"
         if self.model == "slow":
             return ticks(), "stop"
+        if self.model == "stuck":
+            return stuck(), "stop"
         if self.model == "flood":
             return (f"{i} " * 1000 + "\n" for i in range(10**9)), "stop"
         if self.model == "rude":
@@ -177,6 +180,11 @@ def common_prefix(a: list[int], b: list[int]) -> int:
             break
         count += 1
     return count
+
+
+def stuck() -> Iterator[str]:
+    yield "a line\n"
+    time.sleep(60)
 
 
 def ticks() -> Iterator[str]:

@@ -51,7 +51,9 @@ def test_set(call):
     ("line", "word"),
     [
         ("/set temp -1", "0<=x<="), ("/set temp nan", "0<=x<="), ("/set top-p zero", "zero"),
-        ("/set nothing 1", "names: n, temp"), ("/set temp", "names"), ("/sett", "/help"),
+        ("/set nothing 1", "names: n, temp"), ("/set temp", "temp   0.8"), ("/sett", "/help"),
+        ("/set temp 1 2", "names"), ("/set temp hot", "temp: 'hot' is not a valid number."),
+        ("/set n 1.5", "n: '1.5' is not a valid integer."), ("/set max-tokens=7", "n      7"),
         ("/help", "/clear"), ("/?", "Ctrl-C"), ("/system", "no system message"),
     ],
 )  # fmt: skip

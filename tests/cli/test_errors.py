@@ -16,8 +16,8 @@ BAD = [  # arguments, what the message must hold
     (["run", "fake", "x", "--min-p", "nan"], ["'--min-p'", "0<=x<=1"]),
     (["run", "fake", "x", "--seed", "-1"], ["'--seed'", "0<=x<="]),
     (["run", "fake", "x", "-c", "0"], ["'-c'", "1<=x<="]),
-    (["run", "fake", "x", "-t", "0"], ["'-t'", "1<=x<=1024"]),
-    (["run", "fake", "x", "-t", "9" * 40], ["'-t'", "1<=x<=1024"]),
+    (["run", "fake", "x", "-t", "0"], ["'-t'", "1<=x<=1022"]),
+    (["run", "fake", "x", "-t", "9" * 40], ["'-t'", "1<=x<=1022"]),
     (["run", "fake", "x", "--activations", "int4"], ["'--activations'", "int8x2", "f32"]),
     (["run", "fake", "x", "--kv", "q8"], ["'--kv'", "f16"]),
     (["run", "fake", "x", "--hold", "a,,b"], ["'--hold'", "names"]),
@@ -110,3 +110,10 @@ def test_a_missing_file(call, tmp_path):
     result = call("perplexity", "fake", str(tmp_path / "none.txt"))
     assert result.exit_code == 1
     assert "none.txt: No such file" in result.stderr and "remedy" in result.stderr
+
+
+def test_as_many_threads_as_the_pool_has():
+    from lanewise.cli import options
+    from lanewise.runtime.pool import MAX_THREADS
+
+    assert options.THREADS == MAX_THREADS

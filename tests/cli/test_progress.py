@@ -92,8 +92,11 @@ def test_the_last_part_is_not_named_at_the_end():
     stages = Stages(True, pipe)
     stages("compile", 3, 3, "unit.cpp")
     stages("compile", 2, 2, "cached")
-    first, second = pipe.getvalue().splitlines()
+    stages("compile", 4, 4, "program")
+    stages("compile", 1, 1, "one.cpp")
+    first, second, third, fourth = pipe.getvalue().splitlines()
     assert "unit" not in first and "cached" in second
+    assert "program" not in third and "one" not in fourth
 
 
 def test_bar():

@@ -129,6 +129,16 @@ def test_run_without_a_prompt_is_a_chat(terminal):
     assert "Traceback" not in t.screen
 
 
+def test_what_follows_ctrl_c_begins_a_line(terminal):
+    t = terminal("run", "stuck", "hi", "-v")
+    t.until("a line")
+    t.type("\x03")  # the terminal shows ^C, here after a line that has ended
+    t.until("^C")
+    os.kill(t.process.pid, signal.SIGINT)
+    assert t.end() == 130
+    assert "^C\r\nprompt" in t.screen
+
+
 def test_ctrl_c_in_an_answer_goes_back_to_the_prompt(terminal):
     t = terminal("chat", "slow", "-q")
     t.until(">>>")

@@ -19,7 +19,7 @@ from lanewise.cli.tables import one_json, seconds, size, table
 @click.option(
     "-p",
     "--prompt",
-    type=click.IntRange(0, options.BIG),
+    type=options.Whole(0, options.BIG),
     default=512,
     show_default=True,
     help="Tokens of the prompt; 0 leaves the test out.",
@@ -27,7 +27,7 @@ from lanewise.cli.tables import one_json, seconds, size, table
 @click.option(
     "-n",
     "--generate",
-    type=click.IntRange(0, options.BIG),
+    type=options.Whole(0, options.BIG),
     default=64,
     show_default=True,
     help="Tokens to write; 0 leaves the test out.",
@@ -35,7 +35,7 @@ from lanewise.cli.tables import one_json, seconds, size, table
 @click.option(
     "-d",
     "--depth",
-    type=click.IntRange(0, options.BIG),
+    type=options.Whole(0, options.BIG),
     default=0,
     show_default=True,
     help="Tokens in the cache before either test.",
@@ -43,7 +43,7 @@ from lanewise.cli.tables import one_json, seconds, size, table
 @click.option(
     "-r",
     "--repeat",
-    type=click.IntRange(1, 1000),
+    type=options.Whole(1, 1000),
     default=3,
     show_default=True,
     help="Runs of each test, after one to warm up.",

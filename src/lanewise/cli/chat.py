@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HELP = '''\
 /system [TEXT]      show the system message, or set it (begins anew)
 /clear              forget the conversation
-/set [NAME VALUE]   show the sampling options, or set one
+/set [NAME [VALUE]] show the sampling options, or set one
 /exit               leave (also /bye, /quit, Ctrl-D)
 """                 begins and ends a text of several lines
 Ctrl-C              stops the answer'''
@@ -130,7 +130,7 @@ class Chat:
         elif name == "/system":
             self._system(rest)
         elif name == "/set":
-            self._set(rest.split())
+            self._set(rest.replace("=", " ").split())
         else:
             _say(f"there is no command {name}; /help lists them")
         return True
@@ -143,24 +143,24 @@ class Chat:
 
     def _set(self, words: list[str]) -> None:
         flags = {flag.lstrip("-"): name for name, (flag, _, _) in options.SAMPLING.items()}
-        if not words:
-            for flag, name in flags.items():
-                unset = "auto" if name == "speculate" else "off"
-                value = getattr(self.sampling, name)
-                _say(f"{flag:<6} {unset if value is None else value}")
-            return
-        name = flags.get(words[0].lstrip("-"), words[0])
-        if name not in options.SAMPLING or len(words) != 2:
+        given = words[0].lstrip("-") if words else ""
+        name = flags.get(given, given.replace("-", "_"))  # also by the long names
+        if len(words) > 2 or (words and name not in options.SAMPLING):
             _say(f"/set NAME VALUE; names: {', '.join(flags)}; off unsets n and seed")
             return
-        if words[1] == "off" and name in ("max_tokens", "seed"):
-            setattr(self.sampling, name, None)
-            return
-        try:
+        if len(words) == 2:
+            off = words[1] == "off" and name in ("max_tokens", "seed")
             kind = options.SAMPLING[name][1]
-            setattr(self.sampling, name, kind.convert(words[1], None, None))
-        except click.UsageError as error:
-            _say(f"{words[0]}: {error.format_message()}")
+            try:
+                setattr(self.sampling, name, None if off else kind.convert(words[1], None, None))
+            except click.UsageError as error:
+                _say(f"{words[0]}: {error.message}")
+                return
+        for flag, each in flags.items():
+            if not words or each == name:
+                unset = "auto" if each == "speculate" else "off"
+                value = getattr(self.sampling, each)
+                _say(f"{flag:<6} {unset if value is None else value}")
 
 
 def _say(text: str) -> None:

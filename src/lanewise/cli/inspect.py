@@ -21,7 +21,7 @@ _FEW = 8  # items of a long array that are shown
 
 @click.command("inspect")
 @options.model_argument
-@click.option("-c", "--context", type=click.IntRange(1, options.BIG), help="For the memory line.")
+@click.option("-c", "--context", type=options.Whole(1, options.BIG), help="For the memory line.")
 @click.option("--kv", type=options.KV, default="f16", show_default=True, help="Likewise.")
 @click.option("--tensors", is_flag=True, help="List every tensor.")
 @options.offline_option

@@ -15,10 +15,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 ACTIVATIONS = click.Choice(["int8x2", "int8", "f32"])
 KV = click.Choice(["f16", "f32"])
 BIG = 1 << 24  # positions: beyond any checkpoint's context
+THREADS = 1022  # of the native pool
+
+
+class Whole(click.IntRange):
+    """An integer in a range, named as people would."""
+
+    name = "integer"
 
 
 class Number(click.FloatRange):
     """A float in a closed range that is a number: click's own range lets NaN through."""
+
+    name = "number"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         number = super().convert(value, param, ctx)
@@ -67,11 +76,11 @@ class Sampling:
 
 
 SAMPLING: dict[str, tuple[str, click.ParamType, str]] = {  # field -> (flag, type, help)
-    "max_tokens": ("-n", click.IntRange(1, BIG), "Most tokens to write.  [default: no limit]"),
+    "max_tokens": ("-n", Whole(1, BIG), "Most tokens to write.  [default: no limit]"),
     "temperature": ("--temp", Number(0, 1000), "Randomness; 0 takes the most likely token."),
     "top_k": (
         "--top-k",
-        click.IntRange(0, (1 << 32) - 1),
+        Whole(0, (1 << 32) - 1),
         "Keep the k most likely tokens; 0 is off.",
     ),
     "top_p": (
@@ -80,7 +89,7 @@ SAMPLING: dict[str, tuple[str, click.ParamType, str]] = {  # field -> (flag, typ
         "Keep the fewest tokens with this probability; 1 is off.",
     ),
     "min_p": ("--min-p", Number(0, 1), "Drop tokens below this share of the best; 0 is off."),
-    "seed": ("--seed", click.IntRange(0, (1 << 63) - 1), "Makes the choice repeatable."),
+    "seed": ("--seed", Whole(0, (1 << 63) - 1), "Makes the choice repeatable."),
     "speculate": (
         "--speculate",
         click.Choice(["auto", "off", *map(str, range(8))]),
@@ -119,13 +128,13 @@ _LANE = (
     click.option(
         "-c",
         "--context",
-        type=click.IntRange(1, BIG),
+        type=Whole(1, BIG),
         help="Positions to make room for.  [default: the model's, at most 4096]",
     ),
     click.option(
         "-t",
         "--threads",
-        type=click.IntRange(1, 1024),
+        type=Whole(1, THREADS),
         help="Threads to run on.  [default: one for each core]",
     ),
     click.option(

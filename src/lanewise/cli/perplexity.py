@@ -36,15 +36,15 @@ _ROWS = 64  # rows of logits that are widened to float64 at a time
     "-c",
     "--context",
     "window",
-    type=click.IntRange(2, options.BIG),
+    type=options.Whole(2, options.BIG),
     help="Tokens of a window (W).  [default: 512, or the model's context if that is less]",
 )
 @click.option(
     "--stride",
-    type=click.IntRange(1, options.BIG),
+    type=options.Whole(1, options.BIG),
     help="Tokens between windows (S), at most W.  [default: W]",
 )
-@click.option("--limit", type=click.IntRange(1, options.BIG), help="Windows to score at most.")
+@click.option("--limit", type=options.Whole(1, options.BIG), help="Windows to score at most.")
 @options.lane_options("context")
 @options.json_option
 @options.talk_options

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @click.option("--source", is_flag=True, help="Print the step as text; it parses back.")
 @click.option("--program", is_flag=True, help="Print the program's text, with every form.")
 @click.option("--time", "timed", is_flag=True, help="Run it, and show the time of every launch.")
-@click.option("--rows", type=click.IntRange(1, options.BIG), help="Rows to time.  [default: all]")
-@click.option("-d", "--depth", type=click.IntRange(0, options.BIG), default=0, show_default=True,
+@click.option("--rows", type=options.Whole(1, options.BIG), help="Rows to time.  [default: all]")
+@click.option("-d", "--depth", type=options.Whole(0, options.BIG), default=0, show_default=True,
               help="Positions in the cache before what is timed.")
 @options.lane_options()
 @options.json_option

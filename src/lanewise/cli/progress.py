@@ -82,8 +82,9 @@ class Stages:
 
     def _line(self, took: str) -> str:
         done, total, detail = self._last
-        # Once all of it is done, which part was the last is of no interest; a word is (cached).
-        text = "" if took and total > 1 and not detail.isalpha() else printable(detail, limit=60)
+        # Once all of it is done, which part was the last is of no interest; "cached" is.
+        parts = total > 1 or self._stage == "compile"
+        text = "" if took and parts and detail != "cached" else printable(detail, limit=60)
         if total >= _BYTES_FROM:
             amount = size(total) if took else f"{bar(done, total)} {size(done)} / {size(total)}"
             text = f"{amount}  {text}"

@@ -39,7 +39,8 @@ def stream(generation: Generation, stages: Stages, *, show: bool = True) -> tupl
         interrupted = True
     stages.close()
     text = "".join(pieces)
-    if show and (text or interrupted) and not text.endswith("\n"):
+    ended = text.endswith("\n") if text else not interrupted
+    if show and (not ended or (clean and interrupted)):  # a terminal shows ^C on the last line
         sys.stdout.write("\n")
         sys.stdout.flush()
     return text, interrupted or generation.finish_reason == "interrupted"
