@@ -15,7 +15,9 @@ import pytest
 from tests.kernels import matrices, native
 from tests.kernels.test_products import bits, matrix, model
 
-UNDEFINED = ("-O1", "-fsanitize=undefined", "-fno-sanitize=function,vptr", "-fsanitize-trap=undefined")
+UNDEFINED = (
+    "-O1", "-fsanitize=undefined", "-fno-sanitize=function,vptr", "-fsanitize-trap=undefined",
+)  # fmt: skip
 AARCH64 = ("-target", "aarch64-linux-musl")
 FORMATS = ("q4_0", "q4_1", "q5_1", "q8_0", "q6_k", "f16")
 """Every kind of codes, biased and not, with minimums and not."""

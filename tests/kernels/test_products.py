@@ -34,7 +34,8 @@ def model(fmt: str, act: str, raw: np.ndarray, x: np.ndarray) -> np.ndarray:
     """What the recipe makes of a matrix and activations."""
     if act in ("int8x2", "int8"):
         weights = matrices.taken_apart(fmt, raw)
-        return recipes.quantized_product(weights, recipes.quantize(x, act))  # type: ignore[arg-type]
+        codes = recipes.quantize(x, act)  # type: ignore[arg-type]
+        return recipes.quantized_product(weights, codes)
     weights = matrices.decoded(fmt, raw)
     if act == "f32":
         return recipes.float_product(weights, x)
@@ -147,7 +148,8 @@ def test_close_to_float64(fmt: str, act: str) -> None:
     elif act == "f32":
         bound = mass * (k + 4) * 2.0**-24
     else:
-        step = np.repeat(recipes.quantize(x, act).scales.astype(np.float64), 32, axis=1)  # type: ignore[arg-type]
+        codes = recipes.quantize(x, act)  # type: ignore[arg-type]
+        step = np.repeat(codes.scales.astype(np.float64), 32, axis=1)
         bound = step @ np.abs(w).T * 0.502 + mass * (4 * k / 16) * 2.0**-24
     assert (np.abs(got - exact) <= bound).all()
     assert (np.abs(got - exact).max() > 0) or act == "f64"

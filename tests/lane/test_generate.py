@@ -208,7 +208,8 @@ def test_numbers_may_be_numpys_and_stop_may_be_none() -> None:
 def test_all_bad_options_at_once() -> None:
     with pytest.raises(Exception, match="2 errors") as e:
         lane()[0].generate([1], temperature=-1, top_p=7)
-    assert [x.place for x in e.value.errors] == ["temperature", "top_p"]  # type: ignore[attr-defined]
+    errors = e.value.errors  # type: ignore[attr-defined]
+    assert [x.place for x in errors] == ["temperature", "top_p"]
 
 
 def test_closing() -> None:

@@ -131,7 +131,9 @@ class GgufFile:
         if magic != b"GGUF":
             if self.size < 4 and b"GGUF".startswith(magic):
                 self._take(4, "the magic")
-            raise self.refuse("magic", f"not a GGUF file: it begins with {magic!r}", "give the path of a .gguf")
+            raise self.refuse(
+                "magic", f"not a GGUF file: it begins with {magic!r}", "give the path of a .gguf"
+            )
         self._at = 4
         version = self._number("u32", "the version")
         if version not in (2, 3):

@@ -1,0 +1,1 @@
+"""Quantised formats of checkpoints and of activations: what their bits mean."""
