@@ -9,6 +9,7 @@ from examples import paged_batch
 from examples import transformer as example
 from lanewise import tensor as t
 from lanewise.quant.format import FORMATS
+from tests.house.rules import ROOT
 from tests.tensor.support import runtime
 
 C = example.Config()
@@ -115,6 +116,16 @@ def test_a_seed_gives_a_text(weights):
         texts.append(said)
         model.plans.close()
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_page_about_this_layer_is_true(capsys):
+    import re
+
+    text = (ROOT / "docs" / "tensor.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found: dict[str, np.ndarray] = {}
+    exec(code, found)
+    assert np.allclose(found["y"], 1 / (1 + np.exp(-1.0)))
 
 
 def test_the_paged_batch(capsys):

@@ -100,9 +100,12 @@ def test_written_bytes_overlap_nothing(plan, values, pair):
         size = int(np.prod(shapes[name]))
         at = 64 if name == "y" else 0
         v[name] = pool[at : at + size].reshape(shapes[name])
-    with pytest.raises(RunError) as caught:
-        plan.run(v)
-    assert caught.value.code == "run.overlap"
+    for again in (False, True):  # all new; then the two among known ones
+        if again:
+            plan.run({**values, "s": 1.0, **outputs(plan)})
+        with pytest.raises(RunError) as caught:
+            plan.run({**v, **({n: values[n] for n in values if n not in pair} if again else {})})
+        assert caught.value.code == "run.overlap"
 
 
 def test_inputs_may_share_bytes(plan, values):
