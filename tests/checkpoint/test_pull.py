@@ -341,6 +341,8 @@ def test_resolve_paths(wheel: Path, tmp_path: Path, no_process: None) -> None:
     assert code_of(lambda: names.resolve("x" * 5000 + ".gguf")) == "checkpoint.missing"
     file.write_bytes(b"GGUF")
     assert names.resolve(file) == file == names.resolve(str(file))
+    for wrong in (None, 5, b"fake", ["fake"]):
+        assert code_of(lambda wrong=wrong: names.resolve(wrong)) == "usage.model"
     assert code_of(lambda: names.resolve(tmp_path)) == "checkpoint.folder"
     for empty in ("", "  ", "a\0b"):
         assert code_of(lambda text=empty: names.resolve(text)) == "usage.model"

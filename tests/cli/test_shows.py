@@ -26,6 +26,7 @@ def info(monkeypatch):
     )
     metadata = {"general.name": "evil \x1b[31m name", "tokens": ["a"] * 1000, "eps": float("nan")}
     value = ModelInfo("m.gguf", "llama", metadata, tensors, spec, unused=("x",))
+    assert repr(value).startswith("<ModelInfo m.gguf: llama, ") and len(repr(value)) < 100
     monkeypatch.setattr(common, "inspect_model", lambda *_: value)
     return value
 

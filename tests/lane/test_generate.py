@@ -44,6 +44,13 @@ def test_length() -> None:
     assert g.finish_reason == "length" and list(g) == []
 
 
+def test_a_generation_shows_what_became_of_it() -> None:
+    g = lane(end=())[0].generate("bcd", max_tokens=2)
+    assert repr(g) == "<Generation of 0 tokens, not ended: ''>"
+    text = g.read()
+    assert repr(g) == f"<Generation of 2 tokens, length: {text!r}>"
+
+
 def test_no_tokens_at_all() -> None:
     made, engine = lane()
     g = made.generate([1], max_tokens=0)

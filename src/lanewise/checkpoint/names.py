@@ -97,7 +97,11 @@ def resolve(
 
     if isinstance(model, str) and model in MODELS:
         return pull.pull(model, offline=offline, progress=progress)
-    text = os.fspath(model)
+    text = os.fspath(model) if isinstance(model, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise UsageError(
+            "usage.model", f"{repr(model)[:80]} is no path and no name", remedy=_known()
+        )
     if not text.strip() or "\0" in text:
         raise UsageError("usage.model", f"{text!r} names no model", remedy=_known())
     path = Path(text).expanduser()

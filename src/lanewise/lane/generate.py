@@ -114,6 +114,10 @@ class Generation:
         """The seed in use; the same seed and options give the same text."""
         return self.sampling.seed
 
+    def __repr__(self) -> str:
+        state = self.finish_reason or "not ended"
+        return f"<Generation of {len(self.ids)} tokens, {state}: {self.text[:60]!r}>"
+
     def __iter__(self) -> Generation:
         return self
 

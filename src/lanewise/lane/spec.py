@@ -93,6 +93,12 @@ class ModelInfo:
     problem: str = ""
     unused: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """One line: the fields themselves would fill a screen."""
+        problem = f", {self.problem.splitlines()[0]}" if self.problem else ""
+        count = f"{len(self.tensors)} tensors, {self.parameters:,} parameters"
+        return f"<ModelInfo {self.path}: {self.architecture}, {count}{problem}>"
+
     @property
     def parameters(self) -> int:
         """The number of weights in all tensors."""
