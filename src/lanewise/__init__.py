@@ -29,11 +29,17 @@ _WHERE = {  # public name -> the module that has it
     "PlanError": "errors",
     "Refused": "errors",
     "RunError": "errors",
+    "Runtime": "tensor",
     "TextError": "errors",
     "UsageError": "errors",
+    "bf16": "tensor",
     "compile": "lane",
+    "f16": "tensor",
+    "f32": "tensor",
+    "i32": "tensor",
     "inspect": "lane",
     "pull": "checkpoint.pull",
+    "u32": "tensor",
 }
 
 __all__ = [
@@ -48,12 +54,18 @@ __all__ = [
     "PlanError",
     "Refused",
     "RunError",
+    "Runtime",
     "TextError",
     "UsageError",
     "__version__",
+    "bf16",
     "compile",
+    "f16",
+    "f32",
+    "i32",
     "inspect",
     "pull",
+    "u32",
 ]
 
 if TYPE_CHECKING:
@@ -72,6 +84,7 @@ if TYPE_CHECKING:
     )
     from lanewise.lane import Generation, Lane, compile, inspect
     from lanewise.lane.spec import ModelInfo
+    from lanewise.tensor import Runtime, bf16, f16, f32, i32, u32
 
 
 def __getattr__(name: str) -> Any:
