@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples import paged_batch
+from examples import linear_attention, moe, paged_batch
 from examples import transformer as example
 from lanewise import tensor as t
 from lanewise.quant.format import FORMATS
 from tests.house.rules import ROOT
-from tests.tensor.support import runtime
+from tests.tensor.support import run, runtime
 
 C = example.Config()
 PROMPTS = [[5, 17, 3, 80, 2], [9, 1]]
@@ -126,6 +126,30 @@ def test_the_page_about_this_layer_is_true(capsys):
     found: dict[str, np.ndarray] = {}
     exec(code, found)
     assert np.allclose(found["y"], 1 / (1 + np.exp(-1.0)))
+
+
+def test_the_mixture_of_experts():
+    """Each token by its own two experts, float64, a loop over tokens."""
+    v = moe.random_values()
+    x, router = v["x"].astype(np.float64), v["router"].astype(np.float64)
+    gate, up, down = (v[n].astype(np.float64) for n in ("gate", "up", "down"))
+    want, counts = np.zeros_like(x), np.zeros(moe.EXPERTS, int)
+    for r, row in enumerate(x):
+        e = np.exp(router @ row - (router @ row).max())
+        for i in np.argsort(-e, kind="stable")[: moe.CHOSEN]:
+            g = row @ gate[i]
+            want[r] += e[i] / e.sum() * (g / (1 + np.exp(-g)) * (row @ up[i]) @ down[i])
+            counts[i] += 1
+    b = runtime().builder()
+    moe.layer(b)
+    with b.compile() as plan:
+        made = run(plan, **v)
+    assert np.abs(made["y"] - want).max() < 1e-5 and made["counts"].tolist() == counts.tolist()
+
+
+def test_the_hybrid_layer(capsys):
+    linear_attention.main()
+    assert "same bits" in capsys.readouterr().out
 
 
 def test_the_paged_batch(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -249,6 +250,27 @@ def test_rope_by_a_named_base_is_rope_by_its_table():
     assert (made["interleaved"][..., 8:] == x[..., 8:]).all() and (made["half"][0] == x[0]).all()
     for style in ("interleaved", "half"):
         assert np.abs(made[style] - made[f"{style}.table"]).max() < 1e-6
+
+
+def test_products_of_several_axes():
+    """A matrix for all, or one for each, as each product alone, bit for bit."""
+
+    def record(b: t.Builder) -> None:
+        a = b.input("a", t.f32, (2, 3, 4, 700))
+        one, each = b.weight("one", t.bf16, (700, 9)), b.input("each", t.f32, (2, 3, 700, 9))
+        b.output("shared", t.matmul(a, one))
+        b.output("own", a @ each)
+        first = t.reshape(t.slice(t.slice(a, 0, 1, 2), 1, 2, 3), (4, 700))
+        b.output("alone", t.matmul(first, b.input("last", t.f32, (700, 9))))
+
+    rng = np.random.default_rng(4)
+    a, each = f32(rng, 2, 3, 4, 700), f32(rng, 2, 3, 700, 9)
+    one = f32(rng, 700, 9).astype(ml_dtypes.bfloat16)
+    with compile(record) as plan:
+        made = run(plan, a=a, one=one, each=each, last=each[1, 2].copy())
+    assert np.abs(made["shared"] - a.astype(np.float64) @ one.astype(np.float64)).max() < 1e-4
+    assert np.abs(made["own"] - a.astype(np.float64) @ each.astype(np.float64)).max() < 1e-4
+    assert (made["own"][1, 2] == made["alone"]).all()
 
 
 def test_layers_are_refused_by_name():

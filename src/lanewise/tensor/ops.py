@@ -224,11 +224,31 @@ def contiguous(x: Tensor) -> Tensor:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a f32 [M, K] times b [K, N] of f32, f16 or bf16: f32 [M, N]."""
+    """a [..., M, K] times b [K, N], or b [..., K, N] of the same leading axes: f32 [..., M, N].
+
+    a is f32, or of b's dtype; b is f32, f16 or bf16.
+    """
     builder = builder_of("matmul", a, b)
-    if isinstance(a, Tensor) and a.dtype in ("f16", "bf16") and a.ref is not None:
-        a = cast(a, "f32") if isinstance(b, Tensor) and b.dtype == a.dtype else a
-    return builder.op("matmul", (a, b))
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.poisoned or b.poisoned:
+        return builder.op("matmul", (a, b))
+    if a.dtype in ("f16", "bf16") and b.dtype == a.dtype:
+        a = cast(a, "f32")
+    if len(a.shape) < 3 or a.strided or b.strided:
+        return builder.op("matmul", (a, b))
+    *lead, m, k = a.shape
+    if len(b.shape) == 2:
+        made = builder.op("matmul", (reshape(a, (math.prod(lead) * m, k)), b))
+        return made if made.poisoned else reshape(made, (*lead, m, b.shape[1]))
+    if tuple(lead) != b.shape[:-2]:
+        builder.refuse("shape", f"matmul: b is {b.type}, a is {a.type}: leading axes must be "
+                       "equal", "broadcast and pack one of them")  # fmt: skip
+        return builder.poison(a)
+    count = math.prod(lead)
+    rows = reshape(a, (count * m, k))
+    each = builder.constant(np.full(count, m, np.uint32), f"rows.{count}.{m}")
+    matrices = reshape(b, (count, *b.shape[-2:]))
+    made = builder.op("grouped_matmul", (rows, matrices, each), as_="matmul")
+    return made if made.poisoned else reshape(made, (*lead, m, b.shape[-1]))
 
 
 def _weight(b: Builder, op: str, w: Any) -> bool:
