@@ -14,6 +14,7 @@ from lanewise.pipeline import Options, plan_graph
 from lanewise.plan.arena import Life, lower_bound, place
 from lanewise.plan.check import check
 from lanewise.plan.plan import Place, Plan
+from lanewise.plan.program import Program
 
 SPECS = Path(__file__).parent.parent / "specs"
 
@@ -112,3 +113,11 @@ def test_explain_names_launches_barriers_and_rules() -> None:
     assert "rule gate_up: fired 1" in text and "matmul_q4_1_int8x2" in text
     assert text.count("--------") == sum(plan.barriers)
     assert "rule gate_up: held" in layer_plan(hold=("gate_up",)).explain()
+
+
+def test_plan_and_program_print_as_text() -> None:
+    plan = layer_plan()
+    assert str(plan) == plan.explain() and f"{len(plan.launches)} launches" in repr(plan)
+    program = Program("// text\n", "f" * 64, "cpu-scalar", (), (), (), (), (), 0, 0, 0)
+    assert str(program) == "// text\n"
+    assert repr(program) == "<Program ffffffffffff for cpu-scalar: no forms>"

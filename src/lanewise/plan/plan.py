@@ -103,3 +103,11 @@ class Plan:
         from lanewise.plan.report import explain
 
         return explain(self)
+
+    __str__ = explain
+
+    def __repr__(self) -> str:
+        return (
+            f"<Plan of {self.graph.name}: {len(self.launches)} launches, "
+            f"{sum(self.barriers)} barriers>"
+        )

@@ -63,6 +63,13 @@ class Program:
     private_bytes: int  # per thread
     scratch_bytes: int  # per thread
 
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        forms = ", ".join(f.name for f in self.forms) or "no forms"
+        return f"<Program {self.identity[:12]} for {self.target}: {forms}>"
+
     def form(self, name: str) -> FormEntry:
         return next(f for f in self.forms if f.name == name)
 
