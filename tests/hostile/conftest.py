@@ -73,10 +73,9 @@ def lanewise(*args: str, env: dict[str, str], stdin: bytes = b"", **more: Any) -
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which the tiny model's program and packers are compiled.  Add to it, but damage
-    only a copy (`fresh`)."""
-    cache = tmp_path_factory.mktemp("compiled") / "cache"
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds what a start with the tiny model needs and nothing else: to be copied."""
+    cache = tmp_path_factory.mktemp("pristine") / "cache"
     ran = lanewise(
         "run", str(TINY), "hi", "-t", "1", "-n", "1", "--temp", "0", env=environment(cache)
     )
@@ -84,12 +83,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
+@pytest.fixture(scope="session")
+def compiled(pristine: Path) -> Path:
+    """A copy of it that all tests add to and none damages."""
+    return shutil.copytree(pristine, pristine.parent / "compiled")
+
+
 @pytest.fixture
-def fresh(compiled: Path, tmp_path: Path) -> Path:
-    """A copy of the compiled cache, for a test to damage."""
-    copy = tmp_path / "cache"
-    shutil.copytree(compiled, copy)
-    return copy
+def fresh(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of it, for a test to damage."""
+    return shutil.copytree(pristine, tmp_path / "cache")
 
 
 @dataclass
