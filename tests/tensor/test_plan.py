@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
 import threading
+import warnings
 
 import ml_dtypes
 import numpy as np
@@ -199,6 +204,61 @@ def test_one_submission_in_flight():
         assert (results[0] == 32 * x).all()
         while one._free == []:
             threading.Event().wait(0.01)
+
+
+def test_a_plan_that_is_dropped_leaves_no_thread_and_does_not_keep_its_runtime_open():
+    def submitters() -> set[threading.Thread]:
+        return {x for x in threading.enumerate() if x.name == "lanewise-submit"}
+
+    rt = t.Runtime("cpu", threads=1)
+    b = rt.builder()
+    b.output("y", t.exp(b.input("x", t.f32, (2,))))
+    before, x = submitters(), np.zeros(2, np.float32)
+    plan = b.compile()
+    y = run(plan, x=x)["y"]
+    (mine,) = submitters() - before
+    assert (y == 1).all()
+    fence = plan.submit(x=x, y=y)
+    del plan  # a submission in flight ends as it should
+    fence.wait()
+    gc.collect()
+    mine.join(10)
+    assert not mine.is_alive()
+    rt.close()
+
+
+def test_an_array_that_changes_its_shape_in_place_is_seen(plan, values):
+    v = {**values, "x": values["x"].copy(), "s": 1.0}
+    run(plan, **v)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        v["x"].shape = (64, 6)
+    with pytest.raises(RunError, match=r"run.shape"):
+        plan.run(v, **outputs(plan))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_process_submits_with_a_thread_of_its_own():
+    code = """
+import os, numpy as np
+from lanewise import tensor as t
+rt = t.Runtime("cpu", threads=2)
+b = rt.builder()
+b.output("y", t.exp(b.input("x", t.f32, (64,))))
+plan = b.compile()
+x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+plan.submit(x=x, y=y).wait()
+child = os.fork()
+if child == 0:
+    y[:] = 0
+    plan.submit(x=x, y=y).wait(20)
+    os._exit(0 if (y == 1).all() else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
+                          text=True, timeout=120, env=env)  # fmt: skip
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def test_closing():

@@ -179,6 +179,12 @@ def test_the_remedies_compile():
     assert np.abs(made["s"] - e / e.sum(-1, keepdims=True)).max() < 1e-6
 
 
+def test_a_recording_that_gives_nothing():
+    with pytest.raises(Exception, match="no output") as caught:
+        compile(lambda b: _x(b, 4) + _x(b, 4, name="y"))
+    assert caught.value.code == "graph.empty"
+
+
 def test_contiguous_and_cast_are_the_identity_where_nothing_is_to_do():
     b = runtime().builder()
     x = b.input("x", t.f32, (4, 8))

@@ -70,6 +70,7 @@ class Bound:
     array: Array
     begin: int
     end: int
+    shape: tuple[int, ...]
 
 
 def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = None) -> Array:
@@ -148,10 +149,12 @@ class Table:
                     numbers[name] = number(self._scalar(name), value)
                     continue
                 last = known.get(name)
-                if last is None or last.value is not value or not _same(port, value, last.array):
+                if last is None or last.value is not value or not _same(value, last):
                     array = view(port, value, self._types[name])
                     begin = int(array.ctypes.data)
-                    changed[name] = Bound(value, array, begin, begin + array.nbytes)
+                    changed[name] = Bound(
+                        value, array, begin, begin + array.nbytes, array.shape
+                    )
             except LanewiseError as error:
                 errors.append(error)
         if len(bindings) != len(self.ports) + len(self.scalars) or errors:
@@ -211,8 +214,8 @@ def _shared(name: str, other: str) -> RunError:
                     remedy="bind arrays that do not overlap")  # fmt: skip
 
 
-def _same(port: PortDesc, value: Any, array: Array) -> bool:
+def _same(value: Any, last: Bound) -> bool:
     """Is an object that was good still what it was?"""
     if isinstance(value, Buffer):
-        return value._array is array
-    return value is not array or (value.shape == port.shape and value.flags.c_contiguous)
+        return value._array is last.array
+    return value is not last.array or (value.shape == last.shape and value.flags.c_contiguous)

@@ -322,6 +322,9 @@ class Builder:
         from lanewise.tensor.lowering import lower_roots
 
         collect(self._errors)
+        if not self._writes and not any(p.kind == "output" for p in self.ports):
+            raise GraphError("graph.empty", f"{self.name!r} has no output and writes no state",
+                             remedy="b.output(name, tensor)")  # fmt: skip
         return lower_roots(self)
 
     def identity(self) -> Identity:

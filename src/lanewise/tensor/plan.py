@@ -10,8 +10,10 @@ weight: after changing a bound weight in place, call `repack`.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -65,13 +67,16 @@ class Instance:
     engine: Any
     known: dict[str, Bound] = field(default_factory=dict[str, Bound])
     jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
+    process: int = 0  # whose thread serves `jobs`: a fork's child starts its own
 
     def start(self, job: Callable[[], None]) -> None:
-        if self.jobs is None:
-            self.jobs = queue.SimpleQueue()
+        if self.jobs is None or self.process != os.getpid():
+            self.jobs, self.process = queue.SimpleQueue(), os.getpid()
             threading.Thread(
                 target=_serve, args=(self.jobs,), name="lanewise-submit", daemon=True
             ).start()
+            # a plan that is dropped, not closed, leaves no thread behind
+            weakref.finalize(self, self.jobs.put, None)
         self.jobs.put(job)
 
     def close(self) -> None:
