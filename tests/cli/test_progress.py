@@ -39,6 +39,15 @@ def test_a_terminal_is_redrawn_and_left_clean():
     assert terminal.getvalue()[before:] == "\r\x1b[Kprompt    3/10\r\x1b[K"
 
 
+def test_a_narrow_terminal_has_no_gaps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    stages = Stages(None, terminal)
+    stages("compile", 6, 6, "cached")
+    line = terminal.getvalue().removeprefix("\r\x1b[K").removesuffix("\n")
+    assert len(line) < 40 and "cached" in line and line.endswith(" ms")
+
+
 def test_control_characters_do_not_reach_the_terminal():
     terminal = Terminal()
     Stages(None, terminal)("resolve", 1, 1, "a\x1b[2Jb")

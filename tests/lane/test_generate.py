@@ -200,6 +200,7 @@ def test_options_out_of_range_are_named(options: dict[str, Any], named: str) -> 
     with pytest.raises(UsageError) as e:
         lane()[0].generate([1], **options)
     assert e.value.code == "usage.option" and e.value.place == named and e.value.remedy
+    assert named not in e.value.message  # the place says it
 
 
 def test_numbers_may_be_numpys_and_stop_may_be_none() -> None:

@@ -90,7 +90,9 @@ class Stages:
             text = f"{amount}  {text}"
         elif total > 1:
             text = f"{done}/{total}  {text}"
-        return f"{self._stage:<9} {text:<48} {took}".rstrip()
+        line = f"{self._stage:<9} {text:<48} {took}".rstrip()
+        narrow = self.terminal and len(line) > self._width()
+        return f"{self._stage:<9} {text} {took}".rstrip() if narrow else line
 
     def _width(self) -> int:
         return shutil.get_terminal_size().columns - 1

@@ -202,7 +202,7 @@ def room_of(spec: ModelSpec, context: int | None) -> int:
     if context > spec.context:
         raise UsageError(
             "usage.context",
-            f"a context of {context} positions: the model was made for {spec.context}",
+            f"{context} positions, and the model was made for {spec.context}",
             place="context",
             remedy=f"give at most {spec.context}",
         )

@@ -72,7 +72,7 @@ def _number(value: object) -> float:
 def option_error(name: str, value: object, want: str) -> LanewiseError:
     """The refusal of one option: its name, its value, its range."""
     return UsageError(
-        "usage.option", f"{name} is {value!r}", place=name, remedy=f"give {name} {want}"
+        "usage.option", f"{value!r} is not possible", place=name, remedy=f"give {want}"
     )
 
 
