@@ -273,6 +273,21 @@ def test_products_of_several_axes():
     assert (made["own"][1, 2] == made["alone"]).all()
 
 
+def test_softmax_with_a_scale_and_a_mask():
+    def record(b: t.Builder) -> None:
+        b.scalar("s")
+        x, mask = b.input("x", t.f32, (3, 40)), b.input("mask", t.f32, (1, 40))
+        b.output("y", t.softmax(x, scale_name="s", mask=mask))
+
+    x, mask = f32(np.random.default_rng(0), 3, 40), np.zeros((1, 40), np.float32)
+    mask[0, 17:] = -np.inf
+    with compile(record) as plan:
+        y = run(plan, x=x, mask=mask, s=3.0)["y"]
+    e = np.exp(3 * x[:, :17].astype(np.float64))
+    assert np.abs(y[:, :17] - e / e.sum(-1, keepdims=True)).max() < 1e-6
+    assert (y[:, 17:] == 0).all()
+
+
 def test_layers_are_refused_by_name():
     def record(b: t.Builder) -> None:
         x, s = b.input("x", t.f32, (4, 6)), b.state("s", t.f32, (2, 2, 3))

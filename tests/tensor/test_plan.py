@@ -293,7 +293,7 @@ def test_threads_submit_compile_and_close_in_any_order():
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        for _ in range(60):
+        for _ in range(170):
             n = int(rng.integers(1, 4))
             x, z, y = f32(rng, n), f32(rng, n), np.zeros(n, np.float32)
             try:

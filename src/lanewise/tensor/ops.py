@@ -303,14 +303,21 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None = None, *, eps: floa
     return builder_of("layer_norm", x, gain).op("layer_norm", operands, eps=eps)
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x - max) over its sum along the last axis; another axis is refused."""
+def softmax(
+    x: Tensor, axis: int = -1, *, scale_name: str | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """exp(x - max) over its sum along the last axis; another axis is refused.
+
+    ``scale_name``: a declared f32 scalar that x is multiplied by first; ``mask``: added then, of
+    x's dtype, NumPy broadcasting (-inf: no weight; a row of -inf alone is NaN).
+    """
     b = builder_of("softmax", x)
     if x.ref is not None and axis not in (-1, len(x.shape) - 1):
         b.refuse("attribute", f"softmax: axis is {axis}; x is {x.type}: only the last is reduced",
                  "bring the axis to the end: softmax(contiguous(transpose(x, ...)))")  # fmt: skip
         return b.poison(x)
-    return b.op("softmax", (x,))
+    x = x if scale_name is None else scale(x, scale_name)
+    return b.op("softmax", (x if mask is None else add(x, mask),))
 
 
 def reduce_sum(x: Tensor) -> Tensor:
