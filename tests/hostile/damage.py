@@ -158,8 +158,8 @@ def _hyperparameters(doc: Doc) -> Iterator[tuple[str, str, Change]]:
     for key in (f"{a}.{k}" for k in needed):
         if key != a + ".attention.head_count_kv":
             yield f"{key} lost", "model|refused", lambda d, k=key: d.drop(k)
-        for value in (0, 1, 3, HUGE >> 32):
-            if not (value == 1 and "context" in key) and not (value == 3 and "context" in key):
+        for value in (0, 1, 7, HUGE >> 32):
+            if "context" not in key or value not in (1, 7):
                 yield f"{key} of {value}", "model|refused", lambda d, k=key, v=value: d.set(
                     k, g.U32, v)
         yield f"{key} of -1", "model|refused", lambda d, k=key: d.set(k, g.I64, -1)
@@ -266,7 +266,7 @@ TEMPLATES = (  # name, wanted, text
     ("an include", "text", "{% include '/etc/passwd' %}"),
     ("200 kB of it", "text.template_limit", "x" * 200000),
     ("nothing", "usage.prompt|text", ""),
-    ("more than the context", "usage.context", "{{ 'word ' * 2000 }}"),
+    ("more than the context", "usage.context", "{{ 'word ' * 20000 }}"),
 )
 
 
