@@ -39,3 +39,10 @@ def test_the_table(call):
 @pytest.mark.parametrize("more", [["--time", "--program"], ["--rows", "3"], ["-d", "3"]])
 def test_options_that_do_not_go_together(call, more):
     assert call("plan", "fake", *more).exit_code == 2
+
+
+def test_the_help_says_which_forms_there_are(call):
+    help = " ".join(call("plan", "--help").stdout.split())
+    assert "decode or prefill; with --time also verify" in help
+    assert call("plan", "fake", "--form", "verify").exit_code == 2
+    assert call("plan", "fake", "--form", "prefill").exit_code == 0

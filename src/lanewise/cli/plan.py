@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @options.model_argument
-@click.option("--form", default="decode", show_default=True, help="decode, prefill or verify.")
+@click.option("--form", default="decode", show_default=True,
+              help="decode or prefill; with --time also verify.")
 @click.option("--source", is_flag=True, help="Print the step as text; it parses back.")
 @click.option("--program", is_flag=True, help="Print the program's text, with every form.")
 @click.option("--time", "timed", is_flag=True, help="Run it, and show the time of every launch.")
@@ -46,7 +47,7 @@ def command(
     are held against the machine's limits, measured after it.
     """
     if source + program + (timed or as_json) > 1:
-        raise click.UsageError("--source, --program and --time or --json exclude one another.")
+        raise click.UsageError("--source and --program exclude each other, --time and --json.")
     if not timed and (depth or rows is not None):
         raise click.UsageError("--rows and --depth are for --time.")
     stages = Stages(live)
