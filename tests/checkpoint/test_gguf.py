@@ -115,7 +115,7 @@ def test_a_float_that_is_not_finite(tmp_path):
         assert refusal(model.metadata.f32, "x").code == "checkpoint.type"
 
 
-def test_digest_follows_header_size_and_time(sound, tmp_path):
+def test_digest_follows_header_size_time_and_data(sound, tmp_path):
     path, _ = sound
     copy = tmp_path / "copy.gguf"
     shutil.copyfile(path, copy)
@@ -139,7 +139,12 @@ def test_digest_follows_header_size_and_time(sound, tmp_path):
     with copy.open("ab") as file:
         file.write(bytes(32))
     os.utime(copy, ns=(0, 1_000_000_001))
-    assert len({first, second, third, digest()}) == 4
+    fourth = digest()
+    data = bytearray(copy.read_bytes())
+    data[-64] ^= 1
+    copy.write_bytes(data)
+    os.utime(copy, ns=(0, 1_000_000_001))
+    assert len({first, second, third, fourth, digest()}) == 5
 
 
 def test_close(sound):

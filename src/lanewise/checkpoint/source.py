@@ -181,8 +181,8 @@ class Checkpoint(Protocol):
 
     @property
     def digest(self) -> str:
-        """64 hex digits that change when the file does: of the header, the sizes and the times of
-        last change, not of the weights (reading them all would cost seconds)."""
+        """64 hex digits that change when the file does: of the header, the sizes, the times of
+        last change and samples of the weights (reading them all would cost seconds)."""
         ...
 
     def raw(self, name: str) -> NDArray[np.uint8]:
