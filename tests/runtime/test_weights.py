@@ -182,6 +182,16 @@ def test_old_layouts_go(
     assert not old.exists() and weights.sidecar_path(program, "k")[0].exists()
 
 
+def test_a_file_that_changes_leaves_no_sidecar_behind(
+    cache_dir: Path, target: CpuTarget, program: Program
+) -> None:
+    for key, owner in (("a", "x.gguf"), ("a", "y.gguf"), ("b", "x.gguf"), ("c", "")):
+        load_constants(program, Given(), key, target=target, owner=owner)
+    found = {e.path for e in cache.entries() if e.kind == "weights"}
+    kept = (("a", "y.gguf"), ("b", "x.gguf"), ("c", ""))
+    assert found == {weights.sidecar_path(program, *k)[0] for k in kept}
+
+
 def test_sources_that_do_not_fit(cache_dir: Path, target: CpuTarget, program: Program) -> None:
     for wrong in ("gain", "q4_1"):
         given = Given()

@@ -303,10 +303,11 @@ class _Opening:
         # The table depends on the context, which must not make another sidecar.
         stored = tuple(c for c in program.constants if c.name != "rope")
         packed = replace(program, constants=stored)
-        if not sidecar_path(packed, self.checkpoint.digest)[0].exists():
+        owner = str(self.checkpoint.path.resolve())
+        if not sidecar_path(packed, self.checkpoint.digest, owner)[0].exists():
             self._before_seconds()
         loaded = load_constants(
-            packed, self.checkpoint.raw, self.checkpoint.digest,
+            packed, self.checkpoint.raw, self.checkpoint.digest, owner=owner,
             target=self.target, threads=self.knobs.threads, progress=self.tell,
         )
         table = aligned(self.spec.rope.table(self.pool))

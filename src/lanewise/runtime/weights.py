@@ -9,6 +9,7 @@ they are never there twice.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,7 @@ def load_constants(
     cache_key: str,
     *,
     target: build.Target,
+    owner: str = "",
     threads: int | None = None,
     weights_in: str | None = None,
     progress: Progress | None = None,
@@ -79,7 +81,9 @@ def load_constants(
 
     ``source(name)`` gives raw rows (a bytes-like object, an array, or a record whose ``data`` is
     one); it is asked only when there is no good sidecar.  ``cache_key`` names what the source
-    gives (a checkpoint's digest and what else went in).  ``weights_in``: "memory" or "map"
+    gives (a checkpoint's digest and what else went in).  ``owner`` says whose it is (a
+    checkpoint's path): when a sidecar is made, those that the owner had with other cache keys go,
+    so that a file that changes leaves none behind.  ``weights_in``: "memory" or "map"
     (default: the setting).  ``progress("pack" | "load", done, total, name)`` counts bytes.
 
     Raises RunError ``run.memory``, ``run.constant`` (the source's bytes do not fit the manifest),
@@ -89,7 +93,7 @@ def load_constants(
 
     count = default_threads() if threads is None else threads
     where = settings.resolve("weights_in", weights_in)
-    path, key = sidecar_path(program, cache_key)
+    path, key = sidecar_path(program, cache_key, owner)
     read = _map if where == "map" else _read
     opened = Sidecar.open(path, key)
     if opened is not None:
@@ -107,12 +111,24 @@ def load_constants(
     return read(opened, program, count, progress)
 
 
-def sidecar_path(program: Program, cache_key: str) -> tuple[Path, str]:
+def sidecar_path(program: Program, cache_key: str, owner: str = "") -> tuple[Path, str]:
     """(file, key) of the program's sidecar.  Programs with the same constants share one."""
     manifest = [f"{c.name} {c.type} {c.packer} {c.nbytes}" for c in program.constants]
     what = cache.key(VERSION, cache_key, *manifest)
     layout = cache.key(build.headers_digest(build.KERNELS))
-    return cache.root() / "weights" / f"{what[:32]}-{layout[:16]}.weights", what + layout
+    parts = (cache.key(owner)[:12], cache.key(cache_key)[:12], what[:16], layout[:16])
+    name = "-".join(parts if owner else ("shared", *parts[1:]))
+    return cache.root() / "weights" / f"{name}.weights", what + layout
+
+
+def _outdated(path: Path) -> Iterator[Path]:
+    """Sidecars that nobody will ask for once there is this one: of the same constants in another
+    layout, of the same owner with another cache key."""
+    owner, given, what, _ = path.name.split("-")
+    for old in path.parent.glob(f"{owner}-*-*-*.weights"):
+        _, other, constants, _ = old.name.split("-", 3)
+        if old != path and (constants == what or (other != given and owner != "shared")):
+            yield old
 
 
 def _read(sidecar: Sidecar, program: Program, threads: int, progress: Progress | None) -> Constants:
@@ -174,7 +190,7 @@ def _pack(
     threads: int,
     progress: Progress | None,
 ) -> Sidecar:
-    """Make the sidecar.  Siblings of other layouts, which nobody will ask for, go."""
+    """Make the sidecar.  Those that it replaces go."""
     path, key = place
     packers = _packers(program.constants, target, progress)
     total = sum(c.nbytes for c in program.constants)
@@ -188,9 +204,9 @@ def _pack(
             done += constant.nbytes
             _tell(progress, "pack", done, total, constant.name)
         sidecar = writer.commit()
-    for old in path.parent.glob(f"{path.name.split('-')[0]}-*.weights"):
-        if old != path:
-            old.unlink(missing_ok=True)
+    for old in _outdated(path):
+        with contextlib.suppress(OSError):
+            old.unlink()
     return sidecar
 
 
