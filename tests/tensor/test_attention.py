@@ -192,6 +192,30 @@ def test_window_softcap_named_scale_and_batched_decode(data):
     assert np.abs(made["c"][:, 0] - want).max() > 1e-3  # a cap of 0.5 changes it
 
 
+def test_the_last_of_equal_ids_wins_in_a_cache():
+    """Rows are shared out among threads; the order of equal ids is not left to them."""
+    rows = 64
+
+    def record(b: t.Builder) -> None:
+        k, v = (b.state(n, t.f32, (64, HKV, D)) for n in "kv")
+        x, ids = b.input("x", t.f32, (rows, HKV, D)), b.input("ids", t.u32, (rows,))
+        k, v = (t.scatter_rows(s, x, ids) for s in (k, v))
+        b.output("y", t.attention(b.input("q", t.f32, (H, D)), k, v,
+                                  lengths=b.input("lengths", t.u32, (1,))))  # fmt: skip
+
+    x = np.zeros((rows, HKV, D), np.float32) + np.arange(rows, dtype=np.float32)[:, None, None]
+    ids = np.array([r % 3 if r < 62 else 200 for r in range(rows)], np.uint32)
+    with t.Runtime("cpu", threads=3) as rt:
+        b = rt.builder()
+        record(b)
+        with b.compile() as plan:
+            for _ in range(20):
+                held = {n: np.zeros((64, HKV, D), np.float32) for n in "kv"}
+                run(plan, x=x, ids=ids, q=np.zeros((H, D), "f4"), lengths=u32(3), **held)
+                v = t.from_pages(held["v"], "pages/v")
+                assert v[:3, 0, 0].tolist() == [60, 61, 59] and (v[3:] == 0).all()
+
+
 def test_scattered_rows_are_a_cache_and_prefill_is_incremental_decode():
     """Two layers of one state; writes at ids out of order; f16 storage."""
     rng = np.random.default_rng(8)

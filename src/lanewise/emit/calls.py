@@ -24,7 +24,7 @@ def call_text(scene: Scene) -> str:
         return scene.pointer(ref[0])
 
     row, types = CALLS[node.op], call_types(body)
-    numbers = ", ".join(str(int(x)) for x in row.numbers(*types))
+    numbers = ", ".join(str(int(x)) for x in row.numbers(*types)) or "0"
     reals = ", ".join(c_float(float(x)) for x in row.reals(*types)) or "0.0f"
     inputs = ", ".join(pointer(r) for r in node.operands)
     outputs = ", ".join(scene.out(k) for k in range(len(node.types)))

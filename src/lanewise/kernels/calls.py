@@ -57,6 +57,7 @@ CALLS: Final[dict[str, Call]] = {
         i[0].shape[0], o[0].shape[0], a["reach"]]),
     "prefill_rows": Call("one thread: a few integers", lambda i, o, a: [
         o[0].shape[0], a["reach"]]),
+    "last_ids": Call("rows shared out", lambda i, o, a: []),
     "scatter_rows": Call("columns shared out, rows in order", lambda i, o, a: [
         i[0].shape[0], math.prod(i[0].shape[1:]), CODES[i[0].dtype], CODES[i[1].dtype]]),
     "top_k_mask": Call("rows shared out", lambda i, o, a: [*_rows(i), a["k"]],

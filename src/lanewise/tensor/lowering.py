@@ -123,6 +123,8 @@ def _cache_write(builder: Builder, b: GraphBuilder, node: Node, refs: dict[Ref, 
     rows, pages = b.type(x).shape[0], b.type(state).shape[0] // PAGE
     if b.type(x).dtype != "f32":
         x = b.apply("cast", x, dtype="f32")
+    if rows > 1:  # the cache's write has no order among rows
+        ids = b.apply("last_ids", ids)
     table = _constant(builder, b, np.arange(pages, dtype=np.uint32).reshape(1, -1))
     slots = _constant(builder, b, np.zeros(rows, np.uint32))
     return b.apply("kv_write", state, x, table, slots, ids)

@@ -173,3 +173,39 @@ register(
         writes=True, rows=("rows", "ids"), inplace=_store,
     )
 )  # fmt: skip
+
+
+def _last_infer(types: Types, attrs: Attrs) -> Types:
+    want_dtype("last_ids", "ids", types[0], ("u32",))
+    want_rank("last_ids", "ids", types[0], 1)
+    return (types[0],)
+
+
+def _last(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
+    out = args[0].copy()
+    seen: set[int] = set()
+    for i in range(len(out) - 1, -1, -1):
+        if int(out[i]) in seen:
+            out[i] = ABSENT
+        seen.add(int(args[0][i]))
+    return (out,)
+
+
+def _last_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((np.array([3, 1, 3, 3, 0, ABSENT, 1], np.uint32),))
+    yield Sample((np.array([7], np.uint32),))
+
+
+register(
+    OpDef(
+        "last_ids", ("ids",), {}, _last_infer, _last,
+        "ids u32 [R] with every id that comes again later made 0xFFFFFFFF: writes by them need no "
+        "order among rows",
+        "kernel", _last_samples,
+        (
+            Bad((Type("f32", (4,)),), {}, "graph.dtype"),
+            Bad((Type("u32", (2, 2)),), {}, "graph.rank"),
+        ),
+        rows=("ids",),
+    )
+)  # fmt: skip

@@ -63,6 +63,17 @@ LW_INLINE void lw_call_prefill_rows(const LwCall* k) {
     positions[i] = length ? (uint32_t)lw_least(base + i, length - 1) : LW_ABSENT;
 }
 
+LW_INLINE void lw_call_last_ids(const LwCall* k) {
+  const uint32_t* ids = lw_words(k, 0);
+  const lw_range s = lw_split(k->live, k->t, k->T);
+  for (int64_t i = s.begin; i < s.end; ++i) {
+    uint32_t id = ids[i];
+    for (int64_t j = i + 1; j < k->live; ++j)
+      if (ids[j] == id) id = LW_ABSENT;
+    ((uint32_t*)k->out[0])[i] = id;
+  }
+}
+
 // ---- whole rows into a state: threads share the columns out, so that the last row wins ----
 
 LW_INLINE void lw_call_scatter_rows(const LwCall* k) {
