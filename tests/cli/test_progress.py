@@ -82,7 +82,7 @@ def test_an_end_told_twice_is_one_line():
     stages = Stages(True, pipe)
     stages("load", 5, 5, "a")
     stages("load", 5, 5, "")
-    assert pipe.getvalue().count("\n") == 1
+    assert pipe.getvalue().count("\n") == 1 and "load      5 B " in pipe.getvalue()
 
 
 def test_cached_is_said_if_all_of_it_was():

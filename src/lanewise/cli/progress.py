@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _BAR, _REDRAW_S, _BYTES_FROM = 20, 0.05, 1 << 16
 _ERASE = "\r\x1b[K"
 _PASSING = ("prompt", "bench")
+_BYTES = ("pack", "load")  # counted in bytes however few
 
 
 class Stages:
@@ -85,7 +86,7 @@ class Stages:
         # Once all of it is done, which part was the last is of no interest; "cached" is.
         parts = total > 1 or self._stage == "compile"
         text = "" if took and parts and detail != "cached" else printable(detail, limit=60)
-        if total >= _BYTES_FROM:
+        if total >= _BYTES_FROM or (total > 1 and self._stage in _BYTES):
             amount = size(total) if took else f"{bar(done, total)} {size(done)} / {size(total)}"
             text = f"{amount}  {text}"
         elif total > 1:
