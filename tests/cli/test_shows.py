@@ -55,9 +55,12 @@ def test_inspect_json(call, info):
 
 
 def test_inspect_of_what_we_do_not_run(call, info, monkeypatch):
-    refused = ModelInfo("m", "odd", {}, (), None, "we do not run 'odd'")
+    problem = "we do not run 'odd'\n  remedy: take another"
+    refused = ModelInfo("m", "odd", {}, (), None, problem)
     monkeypatch.setattr(common, "inspect_model", lambda *_: refused)
-    assert "no: we do not run 'odd'" in call("inspect", "m").stdout
+    lines = call("inspect", "m").stdout.splitlines()
+    assert lines[-2] == "runs here   no: we do not run 'odd'"
+    assert lines[-1].strip() == "remedy: take another"
     assert json.loads(call("inspect", "m", "--json").stdout)["runs"] is False
 
 

@@ -67,7 +67,8 @@ def command(
 def _needs(info: ModelInfo, positions: int, kv: str) -> list[tuple[str, str]]:
     rows = [("parameters", f"{info.parameters:,}")]
     if info.spec is None:
-        return [*rows, ("runs here", f"no: {info.problem}")]
+        first, *more = info.problem.splitlines() or [""]
+        return [*rows, ("runs here", f"no: {first}"), *(("", line) for line in more)]
     needed = size(info.memory(positions, kv))
     rows += [
         ("runs here", "yes"),
