@@ -249,6 +249,14 @@ def test_a_compiler_that_hangs(
     assert e.value.code == "build.compiler" and time.monotonic() - start < 5
 
 
+def test_warnings_do_not_hide_the_error() -> None:
+    said = "".join(f"x.h:{i}: warning: w\n" for i in range(40)) + "x.h:9: error: here\n  at\nend\n"
+    shown = compiler.first_lines(compiler.Outcome(1, said), 2)
+    assert shown == "x.h:9: error: here\n  at\n... 41 more lines"
+    assert compiler.first_lines(compiler.Outcome(1, "a\nb\nc\n"), 2) == "a\nb\n... 1 more lines"
+    assert compiler.first_lines(compiler.Outcome(-9, ""), 2) == "ended by signal 9"
+
+
 def test_a_changed_compiler_is_asked_again(
     cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,7 +208,8 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def first_lines(outcome: Outcome, count: int) -> str:
-    """The first lines of what was said, or how the run ended if nothing was."""
+    """The first lines of what was said, from the first error if one is told, or how the run
+    ended if nothing was."""
     lines = [x for x in outcome.output.splitlines() if x.strip()]
     if not lines:
         return (
@@ -216,5 +217,7 @@ def first_lines(outcome: Outcome, count: int) -> str:
             if outcome.status >= 0
             else f"ended by signal {-outcome.status}"
         )
-    more = [f"... {len(lines) - count} more lines"] if len(lines) > count else []
-    return "\n".join([*lines[:count], *more])
+    begin = next((i for i, line in enumerate(lines) if "error:" in line), 0)
+    shown = lines[begin : begin + count]
+    more = [f"... {len(lines) - len(shown)} more lines"] if len(lines) > len(shown) else []
+    return "\n".join([*shown, *more])
