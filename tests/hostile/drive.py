@@ -31,7 +31,8 @@ MESSAGES = [{"role": "user", "content": "the hat in a hut: 12 ñ 日本"}]
 def peak(*, reset: bool = False) -> int:
     """The most memory that this process has held since the last reset, in bytes."""
     if reset:
-        Path("/proc/self/clear_refs").write_text("5")
+        with contextlib.suppress(OSError):  # a sandbox may forbid it: then since the start
+            Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 

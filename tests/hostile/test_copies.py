@@ -146,17 +146,20 @@ def numbers(doc: Doc, begin: int, flips: int) -> Iterator[tuple[str, str, list[A
         yield f"flips {i}", ANY, [(int(p), rng.bytes(1)) for p in places]
 
 
+@pytest.mark.model
 def test_the_demo_model_with_a_damaged_header(smollm2_path, compiled, tmp_path):
     copies = list(headers(smollm2_path, cuts=4, flips=4, step=12))
     assert len(copies) > 35
     through(copies, compiled, tmp_path, group=12)
 
 
+@pytest.mark.model
 def test_the_demo_model_with_damaged_numbers(smollm2_path, compiled, tmp_path):
     _patched(smollm2_path, compiled, tmp_path, flips=1, step=4)
 
 
 @pytest.mark.slow
+@pytest.mark.model
 def test_the_demo_model_in_full(smollm2_path, compiled, tmp_path):
     copies = list(headers(smollm2_path, cuts=20, flips=20, step=1))
     assert len(copies) > 300
