@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lanewise.checkpoint.source import TensorInfo
 
+_ROWS = 4096  # positions of a rope table that are computed at a time
 PAGE = 64  # positions of one page of the KV pool: the attention block of every recipe
 KV_BYTES = {"f16": 2, "f32": 4}
 
@@ -38,8 +39,13 @@ class Rope:
         turn = np.float64(self.base) ** (-2.0 * pair / self.rotary)
         if self.factors:
             turn = turn / np.asarray(self.factors, np.float64)
-        angle = np.arange(positions, dtype=np.float64)[:, None] / self.scale * turn
-        return np.concatenate([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+        out = np.empty((positions, self.rotary), np.float32)
+        for at in range(0, positions, _ROWS):  # in parts: float64 takes several times the room
+            rows = out[at : at + _ROWS]
+            angle = np.arange(at, at + len(rows), dtype=np.float64)[:, None] / self.scale * turn
+            rows[:, : len(pair)] = np.cos(angle)
+            rows[:, len(pair) :] = np.sin(angle)
+        return out
 
 
 @dataclass(frozen=True)
