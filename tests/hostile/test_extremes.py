@@ -147,6 +147,15 @@ def test_a_million_bytes_are_too_much_quickly(lane, name):
         assert time.process_time() - begin < 3
 
 
+def test_logits_that_do_not_fit(lane, monkeypatch):
+    from lanewise.runtime import memory
+
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(lw.RunError) as caught:
+        lane.logits([5] * lane.context)
+    assert caught.value.code == "run.memory" and "128 tokens" in str(caught.value)
+
+
 def test_a_generation_that_outlives_its_lane(compiled, monkeypatch):
     monkeypatch.setenv("LANEWISE_CACHE_DIR", str(compiled))
     with lw.compile(TINY, threads=1) as lane:

@@ -174,11 +174,15 @@ class Lane:
         """The logits after each token, f32 [T, vocab]; its form is compiled when first asked for.
 
         `chunk` tokens run at once (default: as many as the form holds); it changes no bit.
-        Raises UsageError "usage.token", "usage.context", RunError "run.not_finite"."""
+        Raises UsageError "usage.token", "usage.context", RunError "run.not_finite", "run.memory"
+        (the result alone does not fit)."""
+        from lanewise.runtime.memory import require
+
         self._check_open()
         if chunk is not None:
             chunk = check_count("chunk", chunk, 1, 1 << 20)
         ids = self._runner.check(token_ids)
+        require(4 * len(ids) * self.spec.vocab, f"the logits of {len(ids)} tokens")
         out = np.empty((len(ids), self.spec.vocab), np.float32)
         for at, rows in self._runner.logits(ids, chunk):
             out[at : at + len(rows)] = rows
