@@ -316,5 +316,5 @@ def not_finite(position: int) -> RunError:
         "run.not_finite",
         f"the logits after {position} tokens hold a NaN or an infinity",
         remedy="the checkpoint's numbers are damaged, or out of range for the f16 cache: fetch it"
-        " again, or try kv='f32'",
+        " again, or try an f32 cache (kv f32)",
     )
