@@ -136,10 +136,8 @@ def test_prompts_and_options(compiled, args, stdin, code, words):
 
 
 SETTINGS = [
-    ("LANEWISE_KV", "q4"), ("LANEWISE_THREADS", "many"), ("LANEWISE_CONTEXT", "-3"),
-    ("LANEWISE_CONTEXT", "1e3"), ("LANEWISE_MAX_CHUNK", "3"), ("LANEWISE_ISA", "mmx"),
-    ("LANEWISE_WEIGHTS_IN", "cloud"), ("LANEWISE_ACTIVATIONS", "int4"),
-    ("LANEWISE_OFFLINE", "perhaps"),
+    ("LANEWISE_THREADS", "many"), ("LANEWISE_CONTEXT", "-3"), ("LANEWISE_MAX_CHUNK", "3"),
+    ("LANEWISE_ISA", "mmx"), ("LANEWISE_WEIGHTS_IN", "cloud"), ("LANEWISE_OFFLINE", "perhaps"),
 ]  # fmt: skip
 
 

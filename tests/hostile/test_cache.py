@@ -103,7 +103,12 @@ def same_and_mended(cache: Path, answer: str) -> Ran:
     return ran
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+LIKE_OTHERS = ("half", "longer", "first byte", "link to nowhere")
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(n, marks=pytest.mark.slow) if n in LIKE_OTHERS else n for n in DAMAGES
+])  # fmt: skip
 def test_every_file_damaged(fresh, answer, name):
     hurt(files(fresh), DAMAGES[name])
     ran = same_and_mended(fresh, answer)
