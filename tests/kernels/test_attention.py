@@ -29,7 +29,7 @@ def model(case: Case) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
 @pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 1), (8, 2), (8, 1), (6, 6)])
 def test_near_float64(heads: int, kv: int, dtype: str) -> None:
     case = make(rows=LENGTHS, heads=heads, kv=kv, dtype=dtype, seed=heads)
@@ -49,6 +49,9 @@ def test_near_float64(heads: int, kv: int, dtype: str) -> None:
         {"rows": [90, 91], "heads": 9, "kv": 1, "d": 80, "dtype": "f4"},
         {"rows": [65, 66, 67], "heads": 2, "kv": 2, "d": 5},
         {"rows": [20], "heads": 2, "kv": 1, "d": 256, "spread": 20.0},
+        {"rows": [0, 63, 64, 255, 256, 257], "dtype": "q8_0"},
+        {"rows": [300, 301, 302, 303], "dtype": "q8_0", "heads": 4, "kv": 2, "d": 96},
+        {"rows": [130], "dtype": "q8_0", "heads": 9, "kv": 1, "d": 256, "window": 70},
     ],
     ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items() if k != "rows"),
 )
@@ -59,9 +62,12 @@ def test_every_set_gives_the_bits_of_the_model(isa: str, options: dict) -> None:
     assert same_bits(case.run(isa, form=1), expected)
 
 
-def test_digest() -> None:
-    cases = [make(rows=LENGTHS, dtype=t, window=w) for t in ("f2", "f4") for w in (0, 70)]
-    check_digest("attention", *(c.run(BEST) for c in cases))
+@pytest.mark.parametrize(("name", "types"), [
+    ("attention", ("f2", "f4")), ("attention_q8_0", ("q8_0",)),
+])  # fmt: skip
+def test_digest(name: str, types: tuple[str, ...]) -> None:
+    cases = [make(rows=LENGTHS, dtype=t, window=w) for t in types for w in (0, 70)]
+    check_digest(name, *(c.run(BEST) for c in cases))
 
 
 @pytest.mark.parametrize("window", [0, 1, 64, 100])
@@ -77,7 +83,7 @@ def test_rows_together_are_rows_alone(heads: int, d: int, window: int) -> None:
     assert same_bits(case.rows(np.arange(20)).run(BEST), together[:20])
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
 def test_split_whole_shares_and_epilogue_agree(dtype: str) -> None:
     case = make(rows=[1000, 3, 257, 511, 512, 513], heads=6, kv=2, dtype=dtype, window=0)
     whole = case.run(BEST)

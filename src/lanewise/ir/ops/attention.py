@@ -20,6 +20,7 @@ from lanewise.ir.ops.rules import (
     fail,
     integer,
     number,
+    want_blocks,
     want_dtype,
     want_rank,
     want_shape,
@@ -31,6 +32,7 @@ Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 PAGE = 64  # positions of a page
+CACHES = ("f16", "f32", "q8_0")  # how keys and values are stored
 _CHUNK = 64  # rows whose scores are held at a time
 
 
@@ -110,12 +112,13 @@ register(
 
 
 def want_cache(op: str, operand: str, t: Type) -> None:
-    """A cache of one layer: f16 or f32 [P*64, kv heads, head width]."""
-    want_dtype(op, operand, t, ("f16", "f32"))
+    """A cache of one layer: f16, f32 or q8_0 [P*64, kv heads, head width]."""
+    want_dtype(op, operand, t, CACHES)
     if len(t.shape) != 3:
         fail("rank", op, operand, f"is {t}; its rank must be 3", "take one layer with `layer`")
     if t.shape[0] % PAGE:
         fail("shape", op, operand, f"is {t}; its first axis must be pages of {PAGE} positions")
+    want_blocks(op, operand, t)
 
 
 def want_rows(op: str, types: Types, rows: int) -> None:
@@ -200,6 +203,7 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ("f32", 4, 2, 8, {}),
         ("f16", 3, 1, 5, {"window": 9}),
         ("f32", 2, 2, 4, {"softcap": 2.0}),
+        ("q8_0", 4, 2, 32, {"window": 70}),
     ):
         k, v = (random(rng, dtype, (192, kv_heads, d)) for _ in range(2))
         q = random(rng, "f32", (6, heads, d))
@@ -221,6 +225,7 @@ register(
             Bad((Type("f16", (2, 4, 8)), _K, _K, *_ROWS), _S, "graph.dtype"),
             Bad((Type("f32", (2, 32)), _K, _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("bf16", (128, 2, 8)), _K, *_ROWS), _S, "graph.dtype"),
+            Bad((_Q, Type("q8_0", (128, 2, 8)), _K, *_ROWS), _S, "graph.shape"),
             Bad((_Q, Type("f16", (3, 128, 2, 8)), _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("f16", (100, 2, 8)), _K, *_ROWS), _S, "graph.shape"),
             Bad((_Q, Type("f16", (128, 3, 8)), _K, *_ROWS), _S, "graph.shape"),

@@ -34,7 +34,7 @@ typedef void (*lw_row_epilogue)(void* env, const float* head, int64_t row, int64
 typedef struct {
   const float* q;  // row r, head h at q + r * qstride + h * d
   int64_t qstride;
-  const void* k;   // [pages][kv_heads][d][64]
+  const void* k;   // [pages][kv_heads][d][64]; q8_0 (d % 32 == 0): see cache.h
   const void* v;   // [pages][kv_heads][64][d]
   const uint32_t* table;  // page id of (slot, block): table[slot * table_width + block]
   int64_t table_width;
@@ -68,7 +68,7 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
   return rows * heads * pieces * (d + 2);
 }
 
-// kv: f16 or f32.
+// kv: f16, f32 or q8_0.
 //   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
 //          Later tiles see more, so threads should take items in turn (t, t + T, ...).
 //   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`;
@@ -81,5 +81,6 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
   LW_EXPORT void lw_attention_merge_##kv(const LwAttention* a, int64_t item0, int64_t item1);
 LW_ATTENTION_DECLARE(f16)
 LW_ATTENTION_DECLARE(f32)
+LW_ATTENTION_DECLARE(q8_0)
 
 #endif  // LW_ATTENTION_H
