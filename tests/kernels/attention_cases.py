@@ -30,6 +30,7 @@ class Case:
     window: int = 0
     shuffle: int = 0
     quantised: bool = False  # a q8_0 cache; k and v are its values
+    sinks: npt.NDArray[np.float32] | None = None
 
     def pool(self) -> tuple[np.ndarray, np.ndarray, npt.NDArray[np.uint32]]:
         """K [pages, kv, d, 64], V [pages, kv, 64, d], table [slots, blocks]."""
@@ -73,7 +74,7 @@ class Case:
             7, form, cache, self.q, k, v, np.ascontiguousarray(table), table.shape[1],
             self.slots, self.positions, rows, heads, kv, d, float(self.scale),
             float(self.softcap), self.window, out, partial, pieces, scratch, pages,
-            table.shape[0], shares,
+            table.shape[0], shares, 0 if self.sinks is None else self.sinks,
         )  # fmt: skip
         return out
 
@@ -83,6 +84,7 @@ class Case:
         return Case(
             np.ascontiguousarray(self.q[i]), self.k, self.v, self.slots[i], self.positions[i],
             self.scale, self.softcap, self.window, self.shuffle, self.quantised,
+            self.sinks,
         )  # fmt: skip
 
     def exact(self) -> npt.NDArray[np.float64]:
@@ -96,17 +98,19 @@ class Case:
             score = np.einsum("hd,phd->hp", self.q[r].astype(float), k) * self.scale
             if self.softcap:
                 score = self.softcap * np.tanh(score / self.softcap)
+            if self.sinks is not None:
+                score = np.concatenate([score, self.sinks.astype(float)[:, None]], 1)
             e = np.exp(score - score.max(1, keepdims=True))
-            out[r] = np.einsum("hp,phd->hd", e / e.sum(1, keepdims=True), v)
+            out[r] = np.einsum("hp,phd->hd", (e / e.sum(1, keepdims=True))[:, : len(v)], v)
         return out
 
 
 def make(
     *, rows: npt.ArrayLike, slots: npt.ArrayLike | None = None, heads: int = 3, kv: int = 1,
     d: int = 64, dtype: str = "f2", seed: int = 1, softcap: float = 0.0, window: int = 0,
-    spread: float = 1.0,
+    spread: float = 1.0, sink: float | None = None,
 ) -> Case:  # fmt: skip
-    """`rows`: positions; the cache is as long as the longest."""
+    """`rows`: positions; the cache is as long as the longest; sinks are N(`sink`, 1)."""
     rng = np.random.default_rng(seed)
     positions = np.asarray(rows, np.uint32)
     slot = np.zeros(len(positions), np.uint32) if slots is None else np.asarray(slots, np.uint32)
@@ -117,7 +121,8 @@ def make(
     if quantised:
         k, v = (np.asarray(caches.cache_array(x)) for x in (k, v))
     return Case(
-        q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed, quantised=quantised
+        q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed, quantised=quantised,
+        sinks=None if sink is None else rng.normal(sink, 1, heads).astype(np.float32),
     )
 
 

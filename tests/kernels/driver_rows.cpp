@@ -155,7 +155,7 @@ void copy_heads(void* env, const float* head, int64_t row, int64_t h0, int32_t n
 
 // form (0 whole, 1 split, 2 whole with an epilogue, 3 split with one), cache (0 f16, 1 f32,
 // 2 q8_0), q, k, v, table, table_width, slots, positions, rows, heads, kv_heads, d, scale,
-// softcap, window, out, partial, pieces, scratch, pages, slot_count, shares
+// softcap, window, out, partial, pieces, scratch, pages, slot_count, shares, sinks
 void attention(const Arg* a) {
   LwAttention t;
   Copy copy = {(float*)a[16].p, a[10].i * a[12].i, a[12].i};
@@ -172,6 +172,7 @@ void attention(const Arg* a) {
   t.env = &copy;
   t.partial = (float*)a[17].p, t.pieces = a[18].i;
   t.scratch = a[19].p, t.pages = a[20].i, t.slot_count = a[21].i;
+  t.sinks = (const float*)a[23].p;
   decltype(&lw_attention_f16) wholes[] = {lw_attention_f16, lw_attention_f32, lw_attention_q8_0};
   decltype(&lw_attention_f16) pieces[] = {lw_attention_piece_f16, lw_attention_piece_f32,
                                           lw_attention_piece_q8_0};

@@ -24,8 +24,9 @@ def model(case: Case) -> np.ndarray:
         for h in range(case.q.shape[1]):
             k, v = (x[s, :, h // group].astype(np.float32) for x in (case.k, case.v))
             out[r, h] = attention_head(
-                case.q[r, h], k, v, int(p), case.scale, case.softcap, case.window
-            )
+                case.q[r, h], k, v, int(p), case.scale, case.softcap, case.window,
+                None if case.sinks is None else case.sinks[h],
+            )  # fmt: skip
     return out
 
 
@@ -51,6 +52,8 @@ def test_near_float64(heads: int, kv: int, dtype: str) -> None:
         {"rows": [20], "heads": 2, "kv": 1, "d": 256, "spread": 20.0},
         {"rows": [0, 63, 64, 255, 256, 257], "dtype": "q8_0"},
         {"rows": [300, 301, 302, 303], "dtype": "q8_0", "heads": 4, "kv": 2, "d": 96},
+        {"rows": [0, 63, 256, 257, 600], "heads": 4, "kv": 2, "sink": 3.0},
+        {"rows": [70, 71, 72], "heads": 9, "kv": 1, "d": 5, "sink": -2.0, "window": 9},
         {"rows": [130], "dtype": "q8_0", "heads": 9, "kv": 1, "d": 256, "window": 70},
     ],
     ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items() if k != "rows"),
@@ -130,6 +133,32 @@ def test_what_cannot_be_is_zero(form: int) -> None:
     early[0, 0] = 2**32 - 1
     got = windowed.run(BEST, form, table=early)
     assert same_bits(got[:3], windowed.run(BEST)[:3]) and not got[3].any()
+
+
+@pytest.mark.parametrize("sink", [-4.0, 0.0, 4.0, 30.0])
+def test_sinks_are_near_float64(sink: float) -> None:
+    case = make(rows=LENGTHS, heads=6, kv=2, sink=sink, window=300 if sink else 0)
+    assert np.abs(case.run(BEST) - case.exact()).max() < 2e-6
+
+
+def test_sinks_at_the_ends() -> None:
+    """None at all and -inf are one; a sink above all scores takes all; NaN stays in its head."""
+    case = make(rows=[3, 300], heads=4, kv=2)
+    none = case.run(BEST)
+    for form in range(4):
+        sinks = np.array([-np.inf, 1e4, np.nan, 1.0], np.float32)
+        got = dataclasses.replace(case, sinks=sinks).run(BEST, form)
+        assert same_bits(got[:, 0], none[:, 0])
+        assert not got[:, 1].any() and np.isnan(got[:, 2]).all()
+        assert (np.abs(got[:, 3]) < np.abs(none[:, 3])).all()
+
+
+def test_an_absent_row_with_sinks_is_zero() -> None:
+    case = make(rows=[3, 300], sink=1.0)
+    case.slots[1] = 9
+    for form in range(4):
+        got = case.run(BEST, form)
+        assert got[0].all() and not got[1].any()
 
 
 def test_changing_a_later_position_moves_later_rows_only() -> None:

@@ -288,6 +288,9 @@ void deliver_run(const Run& run) {
     float* to = place_for(a, run.s.o, run.row0 + r, run.h0);
     for (int64_t h = 0; h < run.heads; ++h) {
       int64_t i = r * run.heads + h;
+      if (a->sinks)
+        lw_att_sink(run.s.total_m[i], run.s.total_sum + i, run.s.total + i * LD,
+                    a->sinks[run.h0 + h], a->d);
       lw_att_finish(to + h * a->d, run.s.total + i * LD, run.s.total_sum[i], a->d);
     }
     deliver(a, to, run.row0 + r, run.h0, run.heads);
@@ -335,6 +338,7 @@ void merge_head(const LwAttention* a, const Scratch& s, int64_t row, int64_t hea
     part += stride;
     lw_att_merge(&m, &sum, s.total, part[0], part[1], part + 2, a->d);
   }
+  if (a->sinks) lw_att_sink(m, &sum, s.total, a->sinks[head], a->d);
   lw_att_finish(to, s.total, sum, a->d);
 }
 

@@ -10,6 +10,7 @@
 //   p_j * v_jc, from 0.
 //   Pieces with a visible position are merged ascending, the first as it stands:
 //   M = max(ma, mb), ea = exp(ma - M), eb = exp(mb - M), sum = fma(sb, eb, sa * ea), o likewise.
+//   A head with a sink merges it last: a piece of max = sink, sum = 1, o = 0.
 //   out = o / sum + 0.
 // A masked position is never read into a result, so that a stale NaN in a page cannot leak.
 //
@@ -52,6 +53,7 @@ typedef struct {
   void* scratch;  // per thread, 64-aligned, lw_attention_scratch_<kv>(d, heads / kv_heads) bytes
   int64_t pages;        // pages of the pool
   int64_t slot_count;   // rows of the table
+  const float* sinks;   // per head a logit that shares the softmax and brings no value; NULL: none
 } LwAttention;
 
 // The least `pieces` for these rows; a run-time number, so that the split follows the live lengths.
