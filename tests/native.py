@@ -14,6 +14,8 @@ from lanewise.ir.values import DTYPES
 from lanewise.pipeline import Options, compile_forms
 from lanewise.plan.plan import Plan
 from lanewise.plan.program import Constant, Program
+from lanewise.quant import caches
+from lanewise.quant.caches import CacheArray
 from lanewise.runtime.build import build, packer_library
 from lanewise.runtime.library import Library
 from lanewise.runtime.session import Session
@@ -53,9 +55,14 @@ def stored(constant: Constant, value: Any, target: CpuTarget) -> np.ndarray:
 
 
 def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
-    """A logical state [.., P*64, H, D] as its pool lies in memory."""
+    """A logical state [.., P*64, H, D] as its pool lies in memory; a q8_0 one as bytes."""
     if layout == "flat":
         return value
+    if isinstance(value, CacheArray):
+        codes, scales = caches.encode(value)
+        heads = (math.prod(value.shape[:-3]) * value.shape[-3] // 64 * value.shape[-2], -1)
+        parts = [to_pages(part, layout).reshape(heads).view(np.uint8) for part in (codes, scales)]
+        return np.concatenate(parts, axis=1).reshape(-1)
     *lead, positions, heads, d = value.shape
     paged = value.reshape(*lead, positions // 64, 64, heads, d)
     order = (1, 2, 0) if layout == "panels" else (1, 0, 2)
@@ -64,10 +71,19 @@ def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
     return np.ascontiguousarray(paged.transpose(axes)).reshape(value.shape)
 
 
-def from_pages(raw: np.ndarray, layout: str) -> np.ndarray:
-    """The inverse of `to_pages`."""
+def from_pages(raw: np.ndarray, layout: str, type: Type | None = None) -> np.ndarray:
+    """The inverse of `to_pages`; `type` is that of a q8_0 state."""
     if layout == "flat":
         return raw
+    if type is not None and type.dtype == "q8_0":
+        *lead, width = type.shape
+        pages = raw.reshape(-1, 64 * width + 128 * width // 32)
+        codes = np.ascontiguousarray(pages[:, : 64 * width]).view(np.int8)
+        scales = np.ascontiguousarray(pages[:, 64 * width :]).view(np.float16)
+        return caches.decode(
+            from_pages(codes.reshape(type.shape), layout),
+            from_pages(scales.reshape(*lead, width // 32), layout),
+        )
     *lead, positions, heads, d = raw.shape
     inner = (heads, d, 64) if layout == "panels" else (heads, 64, d)
     paged = raw.reshape(*lead, positions // 64, *inner)
@@ -99,10 +115,9 @@ class Native:
         for name, _ in entry.inputs:
             self.session.input("main", name)[...] = np.asarray(values[name])
         here = {b.name for b in self.program.buffers}
-        layouts = {
-            n.name: n.attributes.get("layout", "rows")
-            for _, n in self.graph.roots("state") if n.name in here
-        }  # fmt: skip
+        states = [n for _, n in self.graph.roots("state") if n.name in here]
+        layouts = {n.name: n.attributes.get("layout", "rows") for n in states}
+        types = {n.name: n.types[0] for n in states}
         for name, layout in layouts.items():
             self.session.state(name)[...] = to_pages(values[name], layout)
         scalars = {n: values.get(n, 0) for n, _ in self.program.scalars} | dict(live or {})
@@ -110,7 +125,7 @@ class Native:
                                   for k, v in scalars.items()})
         out = {name: self.session.output("main", name).copy() for name, _ in entry.outputs}
         for name, layout in layouts.items():
-            out[name] = from_pages(self.session.state(name).copy(), layout)
+            out[name] = from_pages(self.session.state(name).copy(), layout, types[name])
         return out
 
 
@@ -137,4 +152,6 @@ def values_for(graph: Graph, rng: np.random.Generator) -> dict[str, Any]:
 def value_for(type: Type, rng: np.random.Generator) -> Any:
     if type.dtype in ("u32", "i32"):
         return rng.integers(0, 3, type.shape).astype(DTYPES[type.dtype])
+    if type.dtype == "q8_0" and len(type.shape) > 2:
+        return caches.cache_array(rng.standard_normal(type.shape))
     return rng.standard_normal(type.shape).astype(np.float32).astype(DTYPES[type.dtype])

@@ -63,7 +63,7 @@ def test_environment_is_read(
         ("max_chunk", "0"),
         ("offline", "perhaps"),
         ("activations", "int4"),
-        ("kv", "q8_0"),
+        ("kv", "q4_0"),
         ("isa", "mmx"),
     ],
 )

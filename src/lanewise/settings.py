@@ -91,7 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
             "fusion rules held back, separated by commas; all: every rule"),
     Setting("isa", "auto|avx512|avx2|neon|scalar", "auto", "LANEWISE_ISA",
             "instruction set of the CPU kernels; auto: the best that this machine has"),
-    Setting("kv", "f16|f32", "f16", "LANEWISE_KV",
+    Setting("kv", "f16|f32|q8_0", "f16", "LANEWISE_KV",
             "type of the cached keys and values"),
     Setting("max_chunk", "power", 512, "LANEWISE_MAX_CHUNK",
             "rows of the largest prefill chunk; 1: decode steps only"),

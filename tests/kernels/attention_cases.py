@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lanewise.quant import caches
 from tests.kernels.native import aligned
 from tests.kernels.rows import driver
 
@@ -28,6 +29,8 @@ class Case:
     softcap: float = 0.0
     window: int = 0
     shuffle: int = 0
+    quantised: bool = False  # a q8_0 cache; k and v are its values
+    sinks: npt.NDArray[np.float32] | None = None
 
     def pool(self) -> tuple[np.ndarray, np.ndarray, npt.NDArray[np.uint32]]:
         """K [pages, kv, d, 64], V [pages, kv, 64, d], table [slots, blocks]."""
@@ -46,6 +49,8 @@ class Case:
                 n = part.stop - part.start
                 k[table[s, b], :, :, :n] = self.k[s, part].transpose(1, 2, 0)
                 v[table[s, b], :, :n] = self.v[s, part].transpose(1, 0, 2)
+        if self.quantised:
+            k, v = quantised_pages(k, 2), quantised_pages(v, 3)
         return k, v, table
 
     def run(
@@ -64,11 +69,12 @@ class Case:
         pieces = min(pieces, table.shape[1] // 4 + 2)
         partial = np.full(rows * heads * pieces * (d + 2), np.nan, np.float32)
         scratch = aligned(drive(10, d, heads // kv))
+        cache = 2 if self.quantised else int(self.k.dtype == np.float32)
         drive(
-            7, form, int(self.k.dtype == np.float32), self.q, k, v, np.ascontiguousarray(table),
-            table.shape[1], self.slots, self.positions, rows, heads, kv, d, float(self.scale),
+            7, form, cache, self.q, k, v, np.ascontiguousarray(table), table.shape[1],
+            self.slots, self.positions, rows, heads, kv, d, float(self.scale),
             float(self.softcap), self.window, out, partial, pieces, scratch, pages,
-            table.shape[0], shares,
+            table.shape[0], shares, 0 if self.sinks is None else self.sinks,
         )  # fmt: skip
         return out
 
@@ -77,7 +83,8 @@ class Case:
         i = np.atleast_1d(index)
         return Case(
             np.ascontiguousarray(self.q[i]), self.k, self.v, self.slots[i], self.positions[i],
-            self.scale, self.softcap, self.window, self.shuffle,
+            self.scale, self.softcap, self.window, self.shuffle, self.quantised,
+            self.sinks,
         )  # fmt: skip
 
     def exact(self) -> npt.NDArray[np.float64]:
@@ -91,21 +98,40 @@ class Case:
             score = np.einsum("hd,phd->hp", self.q[r].astype(float), k) * self.scale
             if self.softcap:
                 score = self.softcap * np.tanh(score / self.softcap)
+            if self.sinks is not None:
+                score = np.concatenate([score, self.sinks.astype(float)[:, None]], 1)
             e = np.exp(score - score.max(1, keepdims=True))
-            out[r] = np.einsum("hp,phd->hd", e / e.sum(1, keepdims=True), v)
+            out[r] = np.einsum("hp,phd->hd", (e / e.sum(1, keepdims=True))[:, : len(v)], v)
         return out
 
 
 def make(
     *, rows: npt.ArrayLike, slots: npt.ArrayLike | None = None, heads: int = 3, kv: int = 1,
     d: int = 64, dtype: str = "f2", seed: int = 1, softcap: float = 0.0, window: int = 0,
-    spread: float = 1.0,
+    spread: float = 1.0, sink: float | None = None,
 ) -> Case:  # fmt: skip
-    """`rows`: positions; the cache is as long as the longest."""
+    """`rows`: positions; the cache is as long as the longest; sinks are N(`sink`, 1)."""
     rng = np.random.default_rng(seed)
     positions = np.asarray(rows, np.uint32)
     slot = np.zeros(len(positions), np.uint32) if slots is None else np.asarray(slots, np.uint32)
     shape = (int(slot.max()) + 1, int(positions.max()) + 1, kv, d)
     q = (rng.standard_normal((len(positions), heads, d)) * spread).astype(np.float32)
-    k, v = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    return Case(q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed)
+    quantised = dtype == "q8_0"
+    k, v = (rng.standard_normal(shape).astype("f4" if quantised else dtype) for _ in range(2))
+    if quantised:
+        k, v = (np.asarray(caches.cache_array(x)) for x in (k, v))
+    return Case(
+        q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed, quantised=quantised,
+        sinks=None if sink is None else rng.normal(sink, 1, heads).astype(np.float32),
+    )
+
+
+def quantised_pages(pages: np.ndarray, axis: int) -> np.ndarray:
+    """Pages of values -> bytes [pages, kv, ...]: a head's codes, then its scales; the channels
+    are `axis`.  NaN stays, as a scale."""
+    codes, scales = caches.encode(np.moveaxis(pages, axis, -1))
+    parts = [
+        np.ascontiguousarray(np.moveaxis(x, -1, axis)).reshape(*x.shape[:2], -1).view(np.uint8)
+        for x in (codes, scales)
+    ]
+    return np.concatenate(parts, -1)

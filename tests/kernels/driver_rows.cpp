@@ -136,8 +136,10 @@ void rope(const Arg* a) {  // interleaved?, x, table, rotary, d, out
   f((const float*)a[1].p, (const float*)a[2].p, a[3].i, a[4].i, (float*)a[5].p);
 }
 
-void store(const Arg* a) {  // which (k16 k32 v16 v32), head, d, pool, kv_heads, kvh, page, offset
-  decltype(&lw_k_store_f16) f[] = {lw_k_store_f16, lw_k_store_f32, lw_v_store_f16, lw_v_store_f32};
+// which (k16 k32 v16 v32 k8 v8), head, d, pool, kv_heads, kvh, page, offset
+void store(const Arg* a) {
+  decltype(&lw_k_store_f16) f[] = {lw_k_store_f16, lw_k_store_f32, lw_v_store_f16, lw_v_store_f32,
+                                    lw_k_store_q8_0, lw_v_store_q8_0};
   f[a[0].i]((const float*)a[1].p, a[2].i, a[3].p, a[4].i, a[5].i, (uint32_t)a[6].i,
             (uint32_t)a[7].i);
 }
@@ -151,9 +153,9 @@ void copy_heads(void* env, const float* head, int64_t row, int64_t h0, int32_t n
   for (int64_t i = 0; i < nheads * c->d; ++i) c->out[row * c->stride + h0 * c->d + i] = head[i];
 }
 
-// form (0 whole, 1 split, 2 whole with an epilogue, 3 split with one), f32?, q, k, v, table,
-// table_width, slots, positions, rows, heads, kv_heads, d, scale, softcap, window, out, partial,
-// pieces, scratch, pages, slot_count, shares
+// form (0 whole, 1 split, 2 whole with an epilogue, 3 split with one), cache (0 f16, 1 f32,
+// 2 q8_0), q, k, v, table, table_width, slots, positions, rows, heads, kv_heads, d, scale,
+// softcap, window, out, partial, pieces, scratch, pages, slot_count, shares, sinks
 void attention(const Arg* a) {
   LwAttention t;
   Copy copy = {(float*)a[16].p, a[10].i * a[12].i, a[12].i};
@@ -164,15 +166,19 @@ void attention(const Arg* a) {
   t.slots = (const uint32_t*)a[7].p, t.positions = (const uint32_t*)a[8].p;
   t.rows = a[9].i, t.heads = a[10].i, t.kv_heads = a[11].i, t.d = a[12].i;
   t.scale = (float)a[13].f, t.softcap = (float)a[14].f, t.window = a[15].i;
-  bool epilogue = a[0].i >= 2, split = a[0].i & 1, f32 = a[1].i;
+  bool epilogue = a[0].i >= 2, split = a[0].i & 1;
   t.out = epilogue ? nullptr : copy.out;
   t.epilogue = epilogue ? copy_heads : nullptr;
   t.env = &copy;
   t.partial = (float*)a[17].p, t.pieces = a[18].i;
   t.scratch = a[19].p, t.pages = a[20].i, t.slot_count = a[21].i;
-  auto whole = f32 ? lw_attention_f32 : lw_attention_f16;
-  auto piece = f32 ? lw_attention_piece_f32 : lw_attention_piece_f16;
-  auto merge = f32 ? lw_attention_merge_f32 : lw_attention_merge_f16;
+  t.sinks = (const float*)a[23].p;
+  decltype(&lw_attention_f16) wholes[] = {lw_attention_f16, lw_attention_f32, lw_attention_q8_0};
+  decltype(&lw_attention_f16) pieces[] = {lw_attention_piece_f16, lw_attention_piece_f32,
+                                          lw_attention_piece_q8_0};
+  decltype(&lw_attention_f16) merges[] = {lw_attention_merge_f16, lw_attention_merge_f32,
+                                          lw_attention_merge_q8_0};
+  auto whole = wholes[a[1].i], piece = pieces[a[1].i], merge = merges[a[1].i];
   int64_t items = t.rows * t.kv_heads * t.pieces;
   if (!split) items = lw_attention_items_f16(t.rows, t.kv_heads);
   int32_t shares = (int32_t)a[22].i;

@@ -24,12 +24,13 @@ def model(case: Case) -> np.ndarray:
         for h in range(case.q.shape[1]):
             k, v = (x[s, :, h // group].astype(np.float32) for x in (case.k, case.v))
             out[r, h] = attention_head(
-                case.q[r, h], k, v, int(p), case.scale, case.softcap, case.window
-            )
+                case.q[r, h], k, v, int(p), case.scale, case.softcap, case.window,
+                None if case.sinks is None else case.sinks[h],
+            )  # fmt: skip
     return out
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
 @pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 1), (8, 2), (8, 1), (6, 6)])
 def test_near_float64(heads: int, kv: int, dtype: str) -> None:
     case = make(rows=LENGTHS, heads=heads, kv=kv, dtype=dtype, seed=heads)
@@ -49,6 +50,11 @@ def test_near_float64(heads: int, kv: int, dtype: str) -> None:
         {"rows": [90, 91], "heads": 9, "kv": 1, "d": 80, "dtype": "f4"},
         {"rows": [65, 66, 67], "heads": 2, "kv": 2, "d": 5},
         {"rows": [20], "heads": 2, "kv": 1, "d": 256, "spread": 20.0},
+        {"rows": [0, 63, 64, 255, 256, 257], "dtype": "q8_0"},
+        {"rows": [300, 301, 302, 303], "dtype": "q8_0", "heads": 4, "kv": 2, "d": 96},
+        {"rows": [0, 63, 256, 257, 600], "heads": 4, "kv": 2, "sink": 3.0},
+        {"rows": [70, 71, 72], "heads": 9, "kv": 1, "d": 5, "sink": -2.0, "window": 9},
+        {"rows": [130], "dtype": "q8_0", "heads": 9, "kv": 1, "d": 256, "window": 70},
     ],
     ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items() if k != "rows"),
 )
@@ -59,9 +65,12 @@ def test_every_set_gives_the_bits_of_the_model(isa: str, options: dict) -> None:
     assert same_bits(case.run(isa, form=1), expected)
 
 
-def test_digest() -> None:
-    cases = [make(rows=LENGTHS, dtype=t, window=w) for t in ("f2", "f4") for w in (0, 70)]
-    check_digest("attention", *(c.run(BEST) for c in cases))
+@pytest.mark.parametrize(("name", "types"), [
+    ("attention", ("f2", "f4")), ("attention_q8_0", ("q8_0",)),
+])  # fmt: skip
+def test_digest(name: str, types: tuple[str, ...]) -> None:
+    cases = [make(rows=LENGTHS, dtype=t, window=w) for t in types for w in (0, 70)]
+    check_digest(name, *(c.run(BEST) for c in cases))
 
 
 @pytest.mark.parametrize("window", [0, 1, 64, 100])
@@ -77,7 +86,7 @@ def test_rows_together_are_rows_alone(heads: int, d: int, window: int) -> None:
     assert same_bits(case.rows(np.arange(20)).run(BEST), together[:20])
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
 def test_split_whole_shares_and_epilogue_agree(dtype: str) -> None:
     case = make(rows=[1000, 3, 257, 511, 512, 513], heads=6, kv=2, dtype=dtype, window=0)
     whole = case.run(BEST)
@@ -124,6 +133,32 @@ def test_what_cannot_be_is_zero(form: int) -> None:
     early[0, 0] = 2**32 - 1
     got = windowed.run(BEST, form, table=early)
     assert same_bits(got[:3], windowed.run(BEST)[:3]) and not got[3].any()
+
+
+@pytest.mark.parametrize("sink", [-4.0, 0.0, 4.0, 30.0])
+def test_sinks_are_near_float64(sink: float) -> None:
+    case = make(rows=LENGTHS, heads=6, kv=2, sink=sink, window=300 if sink else 0)
+    assert np.abs(case.run(BEST) - case.exact()).max() < 2e-6
+
+
+def test_sinks_at_the_ends() -> None:
+    """None at all and -inf are one; a sink above all scores takes all; NaN stays in its head."""
+    case = make(rows=[3, 300], heads=4, kv=2)
+    none = case.run(BEST)
+    for form in range(4):
+        sinks = np.array([-np.inf, 1e4, np.nan, 1.0], np.float32)
+        got = dataclasses.replace(case, sinks=sinks).run(BEST, form)
+        assert same_bits(got[:, 0], none[:, 0])
+        assert not got[:, 1].any() and np.isnan(got[:, 2]).all()
+        assert (np.abs(got[:, 3]) < np.abs(none[:, 3])).all()
+
+
+def test_an_absent_row_with_sinks_is_zero() -> None:
+    case = make(rows=[3, 300], sink=1.0)
+    case.slots[1] = 9
+    for form in range(4):
+        got = case.run(BEST, form)
+        assert got[0].all() and not got[1].any()
 
 
 def test_changing_a_later_position_moves_later_rows_only() -> None:

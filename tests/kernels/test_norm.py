@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from lanewise.kernels import recipes_rows as models
+from lanewise.quant import caches
 from tests.kernels.rows import check_digest, driver, same_bits, sets
 
 ISAS = sets()
@@ -126,6 +128,61 @@ def test_cache_writes_touch_their_places_only(isa: str) -> None:
             view = expected if which < 2 else expected.transpose(0, 1, 3, 2)
             view[2, 1, :, 63] = head.astype(dtype)
             assert same_bits(pool, expected), (d, which)
+
+
+def halves(x: float) -> float:
+    """The number of 11 bits nearest to x, ties to even: f16 within its normal range, exactly."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(round(math.ldexp(mantissa, 11)), exponent - 11)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_quantised_cache_writes(isa: str) -> None:
+    """A head lands in its place, by the rule of quant/caches.py; whole, and by exact arithmetic."""
+    heads, pages = 3, 4
+    for d in (32, 64, 96):
+        head = vector(d, d, 50)
+        head[:32] *= {32: 1.0, 64: 1e-6, 96: 0.0}[d]  # a scale in range, a subnormal one, none
+        codes, scales = caches.encode(head)
+        for which in (4, 5):
+            pool = np.full((pages, heads, d // 32 * 34 * 64), 3, np.uint8)
+            driver(isa)(6, which, head, d, pool, heads, 1, 2, 62)
+            at = pool[2, 1, : 64 * d].view(np.int8)
+            scale_at = pool[2, 1, 64 * d :].view(np.float16)
+            at, scale_at = (
+                (x.reshape(-1, 64)[:, 62] if which == 4 else x.reshape(64, -1)[62])
+                for x in (at, scale_at)
+            )
+            assert np.array_equal(at, codes) and same_bits(scale_at.copy(), scales)
+            at[:], scale_at.view(np.uint16)[:] = 3, 0x0303
+            assert (pool == 3).all(), (d, which)
+
+
+def test_quantised_cache_by_exact_arithmetic() -> None:
+    x = vector(640, 7, 20)
+    codes, scales = caches.encode(x)
+    for g, scale in enumerate(scales):
+        part = [Fraction(float(v)) for v in x[32 * g : 32 * g + 32]]
+        top = float(np.float32(max(map(abs, part)) / 127))
+        assert float(scale) == halves(top)
+        for v, code in zip(part, codes[32 * g :], strict=False):
+            off = abs(v / Fraction(float(scale)) - int(code))
+            assert off <= Fraction(1, 2) + Fraction(1, 10**5)
+    assert np.array_equal(caches.decode(codes, scales), codes * np.repeat(scales, 32).astype("f4"))
+    assert np.abs(caches.decode(codes, scales) - x).max() < np.abs(x).max() / 250
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 9e6])
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_quantised_group_that_is_not_finite_is_nan(isa: str, bad: float) -> None:
+    head = vector(64, 1)
+    head[40] = bad
+    codes, scales = caches.encode(head)
+    assert np.isfinite(scales[0]) and np.isnan(scales[1]) and not codes[32:].any()
+    pool = np.zeros(64 * 68, np.uint8)
+    driver(isa)(6, 5, head, 64, pool, 1, 0, 0, 0)
+    assert np.array_equal(pool[:64].view(np.int8), codes)
+    assert np.array_equal(pool[64 * 64 : 64 * 64 + 4].view(np.uint16), scales.view(np.uint16))
 
 
 def test_digests() -> None:

@@ -16,6 +16,7 @@ from lanewise.ir.interp import interpret
 from lanewise.ir.values import DTYPES
 from lanewise.lane.form import Cut
 from lanewise.models.family import open_model
+from lanewise.quant.caches import cache_array
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -51,7 +52,10 @@ def bindings(graph: Graph, checkpoint: Checkpoint, ids: Sequence[int]) -> dict[s
     """Values of every root for one run of all ids from position 0."""
     found: dict[str, Any] = {n.name: weight(checkpoint, n.name) for _, n in graph.roots("weight")}
     for _, node in graph.roots("state"):
-        found[node.name] = np.zeros(node.types[0].shape, DTYPES[node.types[0].dtype])
+        type = node.types[0]
+        plain = DTYPES.get(type.dtype, np.dtype(np.float32))
+        zeros = np.zeros(type.shape, plain)
+        found[node.name] = zeros if type.dtype in DTYPES else cache_array(zeros)
     count = np.arange(len(ids), dtype=np.uint32)
     found |= {
         "tokens": np.array(ids, np.uint32), "slots": np.zeros_like(count), "positions": count,

@@ -263,3 +263,4 @@ def test_a_spec_is_hashable_and_sizes_its_cache() -> None:
     assert hash(spec) == hash(spec_of(Fake()))
     assert spec.kv_bytes(65, "f16") == 2 * 2 * 128 * 2 * 16 * 2
     assert spec.kv_bytes(64, "f32") == 2 * 2 * 64 * 2 * 16 * 4
+    assert spec.kv_bytes(64, "q8_0") == 2 * 2 * 64 * 2 * (16 + 1)  # an f16 for 32 channels

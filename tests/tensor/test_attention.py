@@ -12,8 +12,9 @@ H, HKV, D, CAP = 4, 2, 8, 256
 SCALE = D**-0.5
 
 
-def exact(q, k, v, last):
-    """float64: q [R, H, D] row r attends positions 0..last[r] of k, v [r][T, HKV, D]."""
+def exact(q, k, v, last, sinks=None):
+    """float64: q [R, H, D] row r attends positions 0..last[r] of k, v [r][T, HKV, D]; sinks [H]
+    share the softmax."""
     out = np.zeros(q.shape)
     for r, p in enumerate(last):
         if p < 0:
@@ -22,8 +23,9 @@ def exact(q, k, v, last):
             keys = k[r][: p + 1, h // (H // HKV)].astype(np.float64)
             values = v[r][: p + 1, h // (H // HKV)].astype(np.float64)
             s = keys @ q[r, h].astype(np.float64) * SCALE
+            s = s if sinks is None else np.append(s, np.float64(sinks[h]))
             w = np.exp(s - s.max())
-            out[r, h] = w / w.sum() @ values
+            out[r, h] = (w / w.sum())[: p + 1] @ values
     return out
 
 
@@ -190,6 +192,24 @@ def test_window_softcap_named_scale_and_batched_decode(data):
                      [p - s for p, s in zip(last, starts, strict=True)])  # fmt: skip
     assert np.abs(made["w"][:, 0] - windowed).max() < 3e-6
     assert np.abs(made["c"][:, 0] - want).max() > 1e-3  # a cap of 0.5 changes it
+
+
+@pytest.mark.parametrize("rows", [3, 12])  # split over positions, and whole
+def test_sinks_share_the_softmax(data, rows):
+    q, k, v, held = data
+    sinks = np.linspace(-3, 6, H).astype(np.float32)
+
+    def record(b: t.Builder) -> None:
+        b.scalar("base", "u32")
+        declare(b, (rows, H, D), lengths=b.input("lengths", t.u32, (1,)), base="base",
+                sinks=b.weight("sinks", t.f32, (H,)))  # fmt: skip
+
+    with compile(record) as plan:
+        y = run(plan, q=q[:rows], lengths=u32(75), base=60, sinks=sinks, **held)["y"]
+    last = [min(60 + s, 74) for s in range(rows)]
+    keys, values = [k] * rows, [v] * rows
+    assert np.abs(y - exact(q[:rows], keys, values, last, sinks)).max() < 2e-6
+    assert np.abs(y - exact(q[:rows], keys, values, last)).max() > 1e-2
 
 
 def test_the_last_of_equal_ids_wins_in_a_cache():

@@ -51,7 +51,7 @@ class Work:
 
 def work_of(lane: Lane, kv: str, activations: str) -> Work:
     """The work of an opened lane."""
-    from lanewise.lane.spec import KV_BYTES
+    from lanewise.lane.spec import KV_BYTES, KV_GROUP
     from lanewise.quant.format import FORMATS
 
     spec = lane.spec
@@ -71,7 +71,7 @@ def work_of(lane: Lane, kv: str, activations: str) -> Work:
             recipe = activations if quantised and activations != "f32" else exact
             into = heads if constant.name == head else macs
             into[recipe] = into.get(recipe, 0) + count
-    per_position = 2 * spec.layers * spec.kv_heads * spec.head_dim * KV_BYTES[kv]
+    per_position = 2 * spec.layers * spec.kv_heads * spec.head_dim * KV_BYTES[kv] // KV_GROUP
     attention = 2 * spec.layers * spec.heads * spec.head_dim
     return Work(weights, per_position, macs, heads, attention)
 

@@ -13,7 +13,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 ACTIVATIONS = click.Choice(["int8x2", "int8", "f32"])
-KV = click.Choice(["f16", "f32"])
+KV = click.Choice(["f16", "f32", "q8_0"])
 BIG = 1 << 24  # positions: beyond any checkpoint's context
 THREADS = 1022  # of the native pool
 

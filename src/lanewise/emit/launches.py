@@ -334,7 +334,8 @@ def attention_text(scene: Scene) -> str:
     index = attention_node(body)
     assert index is not None
     node = body.nodes[index]
-    q, k, v, table, slots, positions = (r[0] for r in node.operands)
+    q, k, v, table, slots, positions, *sinks = (r[0] for r in node.operands)
+    sink = f"(const float*){scene.pointer(sinks[0])}" if sinks else "nullptr"
     _, heads, d = node.types[0].shape
     pool, kv_heads, _ = body.type((k, 0)).shape
     kv, lanes = body.type((k, 0)).dtype, body.type((table, 0)).shape
@@ -358,7 +359,7 @@ def attention_text(scene: Scene) -> str:
         f"{node.attr('window')},",
         f"                         {out}, {heads * d}, {partial}, pieces, "
         f"{'@_store' if quantizes else 'nullptr'}, &env, lw_scratch(c, t), {pool // 64}, "
-        f"{lanes[0]}}};",
+        f"{lanes[0]}, {sink}}};",
         "  (void)pieces;",
     ]  # fmt: skip
     return "\n".join([*lines, *_attention_items(scene, kernel, kv, kv_heads), "}"])

@@ -14,6 +14,7 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.quant.activations import ActArray
+from lanewise.quant.caches import CacheArray, cache_array
 from lanewise.quant.format import QuantArray as QuantArray  # a value, too
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +34,7 @@ def wide(value: Any) -> Array:
 
 def opened(value: Any) -> Array:
     """An array as it is, a quantised matrix as f32."""
-    return decoded(value) if hasattr(value, "decode") else value
+    return decoded(value) if hasattr(value, "decode") else np.asarray(value)
 
 
 def decoded(matrix: Any) -> Array:
@@ -89,11 +90,13 @@ def value_type(value: Any) -> Type:
     """The type of a value; KeyError for a NumPy dtype that is none of ours."""
     if isinstance(value, ActArray):
         return Type(value.recipe, tuple(value.v.shape))
-    if hasattr(value, "decode"):
+    if isinstance(value, CacheArray) or hasattr(value, "decode"):
         return Type(value.format, tuple(value.shape))
     return Type(_NAMES[value.dtype], tuple(value.shape))
 
 
 def random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Normal numbers in a float dtype (for samples)."""
+    """Normal numbers in a float dtype, or a cache of them (for samples)."""
+    if dtype == CacheArray.format:
+        return cache_array(rng.standard_normal(shape))
     return rounded(rng.standard_normal(shape), Type(dtype, shape))

@@ -116,8 +116,9 @@ def attention_merge(a: Partial, b: Partial) -> Partial:
 
 
 def attention_head(
-    q: F32, k: F32, v: F32, position: int, scale: float, softcap: float = 0.0, window: int = 0
-) -> F32:
+    q: F32, k: F32, v: F32, position: int, scale: float, softcap: float = 0.0, window: int = 0,
+    sink: float | None = None,
+) -> F32:  # fmt: skip
     """One query head [d] over k and v [positions, d] of its kv head, widened to f32."""
     first = max(0, position - window + 1) if window else 0
     padded = -(-(position + 1) // PIECE) * PIECE
@@ -132,6 +133,8 @@ def attention_head(
             piece = attention_piece(q, kk[part], vv[part], seen[part], scale, softcap)
             state = piece if state is None else attention_merge(state, piece)
         assert state is not None
+        if sink is not None:
+            state = attention_merge(state, Partial(_f(sink), _f(1), np.zeros_like(state.out)))
         return state.out / state.total + _f(0)
 
 

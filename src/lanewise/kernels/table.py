@@ -18,6 +18,7 @@ from typing import Final
 
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.ir.opdef import opdef
+from lanewise.ir.ops.attention import CACHES
 from lanewise.ir.ops.rules import is_format
 from lanewise.kernels.bodies import Product, Rows, body_of, product_of, rows_of
 from lanewise.kernels.calls import CALLS, call_types
@@ -202,7 +203,7 @@ def take_attention(body: Graph) -> Selection | str:
         return "more than a quantisation after attention"
     rows, heads, d = node.types[0].shape
     kv = body.type(node.operands[1])
-    if d > 256 or kv.dtype not in ("f16", "f32"):
+    if d > 256 or kv.dtype not in CACHES:
         return f"heads of {d} over a {kv.dtype} cache"
     if rest and d % 32:
         return f"heads of {d} do not hold whole groups of 32"
@@ -242,7 +243,8 @@ def take_rows(body: Graph) -> Selection | str:
         return rows
     if all(body.nodes[i].op == "contiguous" for i in _inner(body)):
         return "a copy"
-    dtypes = {t.dtype for i in _inner(body) for t in body.nodes[i].types}
+    values = [body.nodes[i] for i in _inner(body) if body.nodes[i].op != "kv_write"]
+    dtypes = {t.dtype for node in values for t in node.types}
     if "u32" in dtypes or any(is_format(d) for d in dtypes):
         return "integers or quantised matrices"
     writes_state = any(opdef(body.nodes[i].op).writes for i in _inner(body))

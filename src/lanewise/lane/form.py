@@ -35,7 +35,7 @@ class Cut:
         if self.rows < 1 or self.sequences < 1 or self.context < 1:
             raise ValueError(f"rows, sequences and context must be at least 1: {self}")
         if self.outputs not in ("last", "all") or self.kv not in KV_BYTES:
-            raise ValueError(f"outputs is last or all, kv is f16 or f32: {self}")
+            raise ValueError(f"outputs is last or all, kv is one of {', '.join(KV_BYTES)}: {self}")
 
     @property
     def outs(self) -> int:

@@ -22,7 +22,7 @@ from lanewise.lane.form import Cut, Form
 from lanewise.lane.lane import Lane
 from lanewise.lane.runner import DECODE, LOGITS, PREFILL, Engine, Progress, Runner
 from lanewise.lane.sampling import check_count, option_error
-from lanewise.lane.spec import KV_BYTES, PAGE, ModelInfo, ModelSpec
+from lanewise.lane.spec import KV_BYTES, KV_GROUP, PAGE, ModelInfo, ModelSpec
 from lanewise.lane.speculate import ROWS, VERIFY, Drafting, Later
 from lanewise.lane.words import Words
 
@@ -76,8 +76,8 @@ def compile(
     model: a path to a .gguf, or a name (`lanewise list`).  An option that is None is taken from
     the environment (LANEWISE_<NAME>), else its default: context the smaller of the model's and
     4096 positions; max_chunk 512 prompt rows at once (a power of two; 1 runs decode steps only);
-    activations "int8x2" ("int8", "f32"); kv "f16" ("f32"); threads one for each core; hold no
-    fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).
+    activations "int8x2" ("int8", "f32"); kv "f16" ("f32", or "q8_0": 8 bits); threads one for each
+    core; hold no fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).
     progress(stage, done, total, detail) is told of resolve, download, read, compile, pack, load
     and prompt.
 
@@ -224,6 +224,11 @@ class _Opening:
     ) -> None:
         from lanewise.targets.cpu import cpu_target
 
+        if knobs.kv == "q8_0" and spec.head_dim % KV_GROUP:
+            raise option_error(
+                "kv", knobs.kv, f"f16 or f32 (heads of {spec.head_dim} channels do not hold whole "
+                f"groups of {KV_GROUP})",
+            )  # fmt: skip
         self.checkpoint, self.family, self.spec = checkpoint, family, spec
         self.knobs, self.tell = knobs, tell
         self.context = room_of(spec, knobs.context)

@@ -18,7 +18,8 @@ from lanewise.checkpoint.source import TensorInfo
 
 _ROWS = 4096  # positions of a rope table that are computed at a time
 PAGE = 64  # positions of one page of the KV pool: the attention block of every recipe
-KV_BYTES = {"f16": 2, "f32": 4}
+KV_GROUP = 32  # channels that share a scale in a quantised cache
+KV_BYTES = {"f16": 64, "f32": 128, "q8_0": 34}  # of KV_GROUP channels
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class ModelSpec:
     def kv_bytes(self, context: int, kv: str = "f16") -> int:
         """Bytes of K and V of all layers for `context` positions (whole pages)."""
         positions = -(-context // PAGE) * PAGE
-        return 2 * self.layers * positions * self.kv_heads * self.head_dim * KV_BYTES[kv]
+        channels = 2 * self.layers * positions * self.kv_heads * self.head_dim
+        return channels * KV_BYTES[kv] // KV_GROUP
 
 
 @dataclass(frozen=True)

@@ -68,12 +68,14 @@ def attention(
     block: int = PAGE, scale: float | str | None = None, base: str | None = None,
     query_extents: Tensor | None = None, slots: Tensor | None = None,
     positions: Tensor | None = None, window: int = 0, softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of f32 queries over a cache, of the shape of q; the module tells the forms.
 
     ``scale``: a number, the name of a declared f32 scalar, or None: head width ** -0.5.
     ``window`` > 0: the last so many positions only; ``softcap`` > 0: c * tanh(score / c).
     ``pages``: u32 [S, W], blocks of 64 positions.  A row without a position gives 0.
+    ``sinks``: f32 [H], a logit of each head that joins the softmax and brings no value.
     """
     b = builder_of("attention", q, k)
     call = _Attention(b, q, k, v)
@@ -87,7 +89,8 @@ def attention(
     if isinstance(number, str):
         flat = b.op("scale", (flat, b.scalar_ref("attention", number, "f32")))
         number = 1.0
-    out = b.op("attention", (flat, k, v, *rows), scale=float(number), window=window,
+    more = () if sinks is None else (sinks,)
+    out = b.op("attention", (flat, k, v, *rows, *more), scale=float(number), window=window,
                softcap=float(softcap))  # fmt: skip
     return out if out.poisoned or out.shape == q.shape else reshape(out, q.shape)
 

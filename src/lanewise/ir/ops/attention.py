@@ -20,6 +20,7 @@ from lanewise.ir.ops.rules import (
     fail,
     integer,
     number,
+    want_blocks,
     want_dtype,
     want_rank,
     want_shape,
@@ -31,6 +32,7 @@ Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 PAGE = 64  # positions of a page
+CACHES = ("f16", "f32", "q8_0")  # how keys and values are stored
 _CHUNK = 64  # rows whose scores are held at a time
 
 
@@ -110,12 +112,13 @@ register(
 
 
 def want_cache(op: str, operand: str, t: Type) -> None:
-    """A cache of one layer: f16 or f32 [P*64, kv heads, head width]."""
-    want_dtype(op, operand, t, ("f16", "f32"))
+    """A cache of one layer: f16, f32 or q8_0 [P*64, kv heads, head width]."""
+    want_dtype(op, operand, t, CACHES)
     if len(t.shape) != 3:
         fail("rank", op, operand, f"is {t}; its rank must be 3", "take one layer with `layer`")
     if t.shape[0] % PAGE:
         fail("shape", op, operand, f"is {t}; its first axis must be pages of {PAGE} positions")
+    want_blocks(op, operand, t)
 
 
 def want_rows(op: str, types: Types, rows: int) -> None:
@@ -136,7 +139,9 @@ def _attention_infer(types: Types, attrs: Attrs) -> Types:
     if q.shape[1] % k.shape[1]:
         fail("shape", "attention", "k", f"is {k}, q is {q}: heads must be a multiple of kv heads")
     want_type("attention", "v", v, k.dtype, k.shape)
-    want_rows("attention", types[3:], q.shape[0])
+    want_rows("attention", types[3:6], q.shape[0])
+    for sinks in types[6:]:
+        want_type("attention", "sinks", sinks, "f32", q.shape[1:2])
     number("attention", attrs, "scale")
     integer("attention", attrs, "window", 0)
     if number("attention", attrs, "softcap") < 0:
@@ -151,14 +156,21 @@ def _visible(position: Array, span: int, window: int) -> Array:
     return seen & (j > position[:, None] - window) if window else seen
 
 
-def _attend(q: Array, k: Array, v: Array, seen: Array, attrs: Attrs) -> Array:
-    """q [n, H, D], k and v [T, Hkv, D], seen [n, T] -> [n, H, D], all float64."""
+def _attend(
+    q: Array, k: Array, v: Array, seen: Array, attrs: Attrs, sinks: Array | None
+) -> Array:
+    """q [n, H, D], k and v [T, Hkv, D], seen [n, T], sinks [H] -> [n, H, D], all float64."""
     n, heads, d = q.shape
     grouped = q.reshape(n, k.shape[1], heads // k.shape[1], d)
     scores = np.einsum("nkgd,tkd->nkgt", grouped, k, optimize=True) * attrs["scale"]
     if attrs["softcap"]:
         scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-    weights = softmax64(np.where(seen[:, None, None, :], scores, -np.inf))
+    scores = np.where(seen[:, None, None, :], scores, -np.inf)
+    if sinks is None:
+        weights = softmax64(scores)
+    else:  # one more logit, whose weight goes nowhere
+        more = np.broadcast_to(sinks.reshape(*scores.shape[1:3], 1), (*scores.shape[:3], 1))
+        weights = softmax64(np.concatenate([scores, more], -1))[..., :-1]
     number: Array = np.isfinite(v)
     out = np.einsum("nkgt,tkd->nkgd", weights, np.where(number, v, 0), optimize=True)
     # an unseen position adds nothing, whatever its bytes hold: 0 times infinity is no term
@@ -170,7 +182,8 @@ def _attend(q: Array, k: Array, v: Array, seen: Array, attrs: Attrs) -> Array:
 
 
 def _attention(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
-    q, k, v, table, slots, positions = args
+    q, k, v, table, slots, positions = args[:6]
+    sinks = wide(args[6]) if len(args) > 6 else None
     out = np.zeros(q.shape, np.float64)
     blocks, pages = table.shape[1], k.shape[0] // PAGE
     legal = (positions < blocks * PAGE) & (slots < table.shape[0])
@@ -187,7 +200,7 @@ def _attention(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
             keep = rows[there]
             if len(keep):
                 out[keep] = _attend(
-                    wide(q[keep]), wide(k[index]), wide(v[index]), seen[there], attrs
+                    wide(q[keep]), wide(k[index]), wide(v[index]), seen[there], attrs, sinks
                 )
     return (rounded(out + 0.0, types[0]),)
 
@@ -200,10 +213,13 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ("f32", 4, 2, 8, {}),
         ("f16", 3, 1, 5, {"window": 9}),
         ("f32", 2, 2, 4, {"softcap": 2.0}),
+        ("q8_0", 4, 2, 32, {"window": 70}),
     ):
         k, v = (random(rng, dtype, (192, kv_heads, d)) for _ in range(2))
         q = random(rng, "f32", (6, heads, d))
-        yield Sample((q, k, v, table, slots, positions), {"scale": d**-0.5, **more})
+        rows = (q, k, v, table, slots, positions)
+        yield Sample(rows, {"scale": d**-0.5, **more})
+        yield Sample((*rows, 2 * random(rng, "f32", (heads,))), {"scale": d**-0.5, **more})
 
 
 _Q, _K = Type("f32", (2, 4, 8)), Type("f16", (128, 2, 8))
@@ -211,16 +227,18 @@ _ROWS = (Type("u32", (1, 2)), Type("u32", (2,)), Type("u32", (2,)))
 _S = {"scale": 0.25}
 register(
     OpDef(
-        "attention", ("q", "k", "v", "table", "slots", "positions"),
+        "attention", ("q", "k", "v", "table", "slots", "positions", "sinks?"),
         {"scale": REQUIRED, "window": 0, "softcap": 0.0}, _attention_infer, _attention,
         "Row r of q f32 [R, H, D] attends positions 0..positions[r] of slot slots[r] (the last "
         "`window` of them, if window > 0) in k and v [P*64, Hkv, D]; head h reads kv head "
-        "h // (H / Hkv); scores are scale * q.k, then softcap * tanh(score / softcap) if > 0",
+        "h // (H / Hkv); scores are scale * q.k, then softcap * tanh(score / softcap) if > 0; "
+        "sinks f32 [H]: a logit of each head that joins the softmax and brings no value",
         "kernel", _attention_samples,
         (
             Bad((Type("f16", (2, 4, 8)), _K, _K, *_ROWS), _S, "graph.dtype"),
             Bad((Type("f32", (2, 32)), _K, _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("bf16", (128, 2, 8)), _K, *_ROWS), _S, "graph.dtype"),
+            Bad((_Q, Type("q8_0", (128, 2, 8)), _K, *_ROWS), _S, "graph.shape"),
             Bad((_Q, Type("f16", (3, 128, 2, 8)), _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("f16", (100, 2, 8)), _K, *_ROWS), _S, "graph.shape"),
             Bad((_Q, Type("f16", (128, 3, 8)), _K, *_ROWS), _S, "graph.shape"),
@@ -234,6 +252,8 @@ register(
             Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "window": -1}, "graph.attribute"),
             Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "window": 1.5}, "graph.attribute"),
             Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "softcap": -1.0}, "graph.attribute"),
+            Bad((_Q, _K, _K, *_ROWS, Type("f32", (2,))), _S, "graph.shape"),
+            Bad((_Q, _K, _K, *_ROWS, Type("f16", (4,))), _S, "graph.dtype"),
             Bad((_Q, _K, _K, *_ROWS), {}, "graph.missing_attribute"),
         ),
         rtol=2**-18, rows=("q", "slots", "positions"),

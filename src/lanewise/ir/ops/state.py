@@ -14,9 +14,10 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
-from lanewise.ir.ops.attention import PAGE, want_cache, want_rows
+from lanewise.ir.ops.attention import CACHES, PAGE, want_cache, want_rows
 from lanewise.ir.ops.rules import FLOATS, INTEGERS, fail, integer, want_dtype, want_type
 from lanewise.ir.values import random
+from lanewise.quant.caches import CacheArray, cache_array
 
 Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
@@ -25,8 +26,9 @@ ABSENT = 0xFFFFFFFF  # the position of a row that is not live
 
 
 def _layer_infer(types: Types, attrs: Attrs) -> Types:
-    want_dtype("layer", "state", types[0], FLOATS + INTEGERS)
     shape = types[0].shape
+    caches = CACHES if len(shape) == 4 else ()
+    want_dtype("layer", "state", types[0], (*FLOATS, *INTEGERS, *caches))
     if len(shape) < 2:
         fail("rank", "layer", "state", f"is {types[0]}; its rank must be 2 or more")
     integer("layer", attrs, "index", 0, shape[0] - 1)
@@ -40,6 +42,7 @@ def _layer(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 def _layer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((random(rng, "f16", (3, 64, 2, 4)),), {"index": 2})
     yield Sample((random(rng, "f32", (1, 5)),), {"index": 0})
+    yield Sample((random(rng, "q8_0", (2, 64, 1, 32)),), {"index": 1})
 
 
 _L = Type("f16", (3, 64, 2, 4))
@@ -76,7 +79,8 @@ def write_rows(state: Array, x: Array, table: Array, slots: Array, positions: Ar
     page = table[slots[legal].astype(np.int64), at // PAGE].astype(np.int64)
     index = page * PAGE + at % PAGE
     with np.errstate(over="ignore"):
-        values = x.astype(state.dtype)
+        quantised = isinstance(state, CacheArray)
+        values = cache_array(x) if quantised else x.astype(state.dtype)
     for row, i in zip(legal[page < pages], index[page < pages], strict=True):
         state[i] = values[row]
 
@@ -91,9 +95,9 @@ def _write_samples(rng: np.random.Generator) -> Iterator[Sample]:
     table = np.array([[2, 0], [1, 9]], np.uint32)
     slots = np.array([0, 0, 1, 1, 7, 0, 0], np.uint32)
     positions = np.array([0, 65, 63, 64, 1, ABSENT, 128], np.uint32)
-    for dtype in ("f16", "f32"):
-        state = random(rng, dtype, (192, 2, 3))
-        yield Sample((state, random(rng, "f32", (7, 2, 3)), table, slots, positions))
+    for dtype, d in (("f16", 3), ("f32", 3), ("q8_0", 64)):
+        state = random(rng, dtype, (192, 2, d))
+        yield Sample((state, random(rng, "f32", (7, 2, d)), table, slots, positions))
     big = np.full((1, 1, 1), 1e6, "f4")
     zero = np.zeros(1, np.uint32)
     yield Sample((np.zeros((64, 1, 1), "f2"), big, np.zeros((1, 1), np.uint32), zero, zero))
@@ -110,6 +114,7 @@ register(
         "kernel", _write_samples,
         (
             Bad((Type("bf16", (128, 2, 8)), _X, *_ROWS), {}, "graph.dtype"),
+            Bad((Type("q8_0", (128, 2, 8)), _X, *_ROWS), {}, "graph.shape"),
             Bad((Type("f16", (3, 128, 2, 8)), _X, *_ROWS), {}, "graph.rank"),
             Bad((Type("f16", (100, 2, 8)), _X, *_ROWS), {}, "graph.shape"),
             Bad((_C, Type("f16", (3, 2, 8)), *_ROWS), {}, "graph.dtype"),

@@ -1,14 +1,15 @@
-// Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16 or -DLW_KV=f32.
+// Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16, f32 or q8_0.
 //
 // Work comes as runs: rows of one slot at consecutive positions, all query heads of a kv head
-// together, so that a block of K or V is read (and an f16 one widened) once per run.  A run walks
-// the pieces of 256 positions in order; see attention.h for the recipe.
+// together, so that a block of K or V is read (and, if it is not f32, widened) once per run.  A
+// run walks the pieces of 256 positions in order; see attention.h for the recipe.
 #include "lw_support.h"
 
 #include "attention_tile.h"
 
 #define LW_KV_f16 1
 #define LW_KV_f32 2
+#define LW_KV_q8_0 3
 #define LW_CAT2(a, b) a##b
 #define LW_CAT(a, b) LW_CAT2(a, b)
 #define LW_NAME(base) LW_CAT(base, LW_KV)
@@ -18,8 +19,10 @@ static inline float lw_kv_value(lw_kv a) { return lw_f16_to_f32(a); }
 #elif LW_CAT(LW_KV_, LW_KV) == LW_KV_f32
 typedef float lw_kv;
 static inline float lw_kv_value(lw_kv a) { return a; }
+#elif LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
+typedef int8_t lw_kv;  // codes; always widened
 #else
-#error "LW_KV must be f16 or f32"
+#error "LW_KV must be f16, f32 or q8_0"
 #endif
 
 namespace {
@@ -85,9 +88,33 @@ bool row_present(const LwAttention* a, int64_t row) {
 const lw_kv* block_of(const LwAttention* a, const void* pool, uint32_t slot, int64_t block,
                       int64_t kvh) {
   uint32_t page = a->table[(int64_t)slot * a->table_width + block];
-  return (const lw_kv*)pool + lw_kv_base(a->d, a->kv_heads, kvh, page);
+  int64_t elements = lw_kv_base(a->d, a->kv_heads, kvh, page);
+  return (const lw_kv*)pool + (sizeof(lw_kv) == 1 ? elements / 32 * 34 : elements);
 }
 
+#if LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
+// A block of keys, [d][64] codes and [d / 32][64] scales -> f32 [d][64].
+void widen_k(const lw_kv* k, int64_t d, float* to) {
+  const uint16_t* scales = (const uint16_t*)(k + d * LW_PAGE);
+  for (int64_t g = 0; g < d; g += 32, scales += LW_PAGE)
+    for (int64_t c = 0; c < LW_PAGE; c += VF_N) {
+      vf s = vf_load_f16(scales + c);
+      for (int64_t i = g * LW_PAGE + c; i < (g + 32) * LW_PAGE; i += LW_PAGE)
+        vf_store(to + i, vf_mul(vi_to_f(vi_load_i8(k + i)), s));
+    }
+}
+// A block of values, [64][d] codes and [64][d / 32] scales -> f32 [64][d].
+void widen_v(const lw_kv* v, int64_t d, float* to) {
+  const uint16_t* scales = (const uint16_t*)(v + d * LW_PAGE);
+  float wide[LW_PAGE * LW_ATT_D / 32];
+  for (int64_t i = 0; i < LW_PAGE * d / 32; i += VF_N) vf_store(wide + i, vf_load_f16(scales + i));
+  for (int64_t i = 0; i < LW_PAGE * d; i += 32) {
+    vf s = vf_set(wide[i / 32]);
+    for (int64_t c = i; c < i + 32; c += VF_N)
+      vf_store(to + c, vf_mul(vi_to_f(vi_load_i8(v + c)), s));
+  }
+}
+#else
 // rows x width elements of stride `width` -> f32 of stride `ld`, the tail of a vector +0.
 void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld) {
   for (int64_t r = 0; r < rows; ++r, from += width, to += ld) {
@@ -99,6 +126,9 @@ void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld
     vf_store(to + c, vf_load(tail));
   }
 }
+void widen_k(const lw_kv* k, int64_t d, float* to) { widen(k, d, LW_PAGE, to, LW_PAGE); }
+void widen_v(const lw_kv* v, int64_t d, float* to) { widen(v, LW_PAGE, d, to, padded(d)); }
+#endif
 
 // A run: rows row0.. of one slot at positions p0.., heads h0.. of kv head kvh.
 struct Run {
@@ -120,13 +150,14 @@ void load_q(const Run& run) {
 }
 
 // Raw score chains of one block into its 64 columns of s; `next` is what is read after it.
-void block_scores(const Run& run, int64_t block, const lw_kv* next) {
+template <class T>
+void block_scores(const Run& run, int64_t block, const T* next) {
   const LwAttention* a = run.a;
-  const lw_kv* k = block_of(a, a->k, run.slot(), block, run.kvh);
+  const T* k = block_of(a, a->k, run.slot(), block, run.kvh);
   float* s = run.s.s + block % (PIECE / LW_PAGE) * LW_PAGE;
   int64_t n = run.q_rows();
-  bool wide = sizeof(lw_kv) == 2 && n > 6;
-  if (wide) widen(k, a->d, LW_PAGE, run.s.block, LW_PAGE);
+  bool wide = sizeof(T) == 1 || (sizeof(T) == 2 && n > 6);
+  if (wide) widen_k(k, a->d, run.s.block);
   for (int64_t i = 0; i < n; i += 6) {
     int rows = (int)least(6, n - i);
     // columns that the last of these rows sees; the rest stays as it was, and is masked
@@ -135,7 +166,7 @@ void block_scores(const Run& run, int64_t block, const lw_kv* next) {
     const float* q = run.s.q + i * LD;
     if (wide)
       lw_att_product(rows, q, a->d, run.s.block, LW_PAGE, s + i * LD, width, true);
-    else
+    else if constexpr (sizeof(T) > 1)
       lw_att_product(rows, q, a->d, k, LW_PAGE, s + i * LD, width, true, i == 0 ? next : nullptr);
   }
 }
@@ -173,15 +204,16 @@ void block_values(const Run& run, int64_t block, const T* v, int64_t ldv, const 
   }
 }
 
-void block_output(const Run& run, int64_t block, const lw_kv* next) {
+template <class T>
+void block_output(const Run& run, int64_t block, const T* next) {
   const LwAttention* a = run.a;
-  const lw_kv* v = block_of(a, a->v, run.slot(), block, run.kvh);
-  bool wide = a->d % VF_N != 0 || (sizeof(lw_kv) == 2 && run.q_rows() > 6);
+  const T* v = block_of(a, a->v, run.slot(), block, run.kvh);
+  bool wide = sizeof(T) == 1 || a->d % VF_N != 0 || (sizeof(T) == 2 && run.q_rows() > 6);
   if (wide) {
     int64_t ldv = padded(a->d);
-    widen(v, LW_PAGE, a->d, run.s.block, ldv);
+    widen_v(v, a->d, run.s.block);
     block_values(run, block, run.s.block, ldv, (const float*)nullptr);
-  } else {
+  } else if constexpr (sizeof(T) > 1) {
     block_values(run, block, v, a->d, next);
   }
 }
@@ -256,6 +288,9 @@ void deliver_run(const Run& run) {
     float* to = place_for(a, run.s.o, run.row0 + r, run.h0);
     for (int64_t h = 0; h < run.heads; ++h) {
       int64_t i = r * run.heads + h;
+      if (a->sinks)
+        lw_att_sink(run.s.total_m[i], run.s.total_sum + i, run.s.total + i * LD,
+                    a->sinks[run.h0 + h], a->d);
       lw_att_finish(to + h * a->d, run.s.total + i * LD, run.s.total_sum[i], a->d);
     }
     deliver(a, to, run.row0 + r, run.h0, run.heads);
@@ -303,6 +338,7 @@ void merge_head(const LwAttention* a, const Scratch& s, int64_t row, int64_t hea
     part += stride;
     lw_att_merge(&m, &sum, s.total, part[0], part[1], part + 2, a->d);
   }
+  if (a->sinks) lw_att_sink(m, &sum, s.total, a->sinks[head], a->d);
   lw_att_finish(to, s.total, sum, a->d);
 }
 

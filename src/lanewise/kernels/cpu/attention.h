@@ -10,6 +10,7 @@
 //   p_j * v_jc, from 0.
 //   Pieces with a visible position are merged ascending, the first as it stands:
 //   M = max(ma, mb), ea = exp(ma - M), eb = exp(mb - M), sum = fma(sb, eb, sa * ea), o likewise.
+//   A head with a sink merges it last: a piece of max = sink, sum = 1, o = 0.
 //   out = o / sum + 0.
 // A masked position is never read into a result, so that a stale NaN in a page cannot leak.
 //
@@ -34,7 +35,7 @@ typedef void (*lw_row_epilogue)(void* env, const float* head, int64_t row, int64
 typedef struct {
   const float* q;  // row r, head h at q + r * qstride + h * d
   int64_t qstride;
-  const void* k;   // [pages][kv_heads][d][64]
+  const void* k;   // [pages][kv_heads][d][64]; q8_0 (d % 32 == 0): see cache.h
   const void* v;   // [pages][kv_heads][64][d]
   const uint32_t* table;  // page id of (slot, block): table[slot * table_width + block]
   int64_t table_width;
@@ -52,6 +53,7 @@ typedef struct {
   void* scratch;  // per thread, 64-aligned, lw_attention_scratch_<kv>(d, heads / kv_heads) bytes
   int64_t pages;        // pages of the pool
   int64_t slot_count;   // rows of the table
+  const float* sinks;   // per head a logit that shares the softmax and brings no value; NULL: none
 } LwAttention;
 
 // The least `pieces` for these rows; a run-time number, so that the split follows the live lengths.
@@ -68,7 +70,7 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
   return rows * heads * pieces * (d + 2);
 }
 
-// kv: f16 or f32.
+// kv: f16, f32 or q8_0.
 //   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
 //          Later tiles see more, so threads should take items in turn (t, t + T, ...).
 //   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`;
@@ -81,5 +83,6 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
   LW_EXPORT void lw_attention_merge_##kv(const LwAttention* a, int64_t item0, int64_t item1);
 LW_ATTENTION_DECLARE(f16)
 LW_ATTENTION_DECLARE(f32)
+LW_ATTENTION_DECLARE(q8_0)
 
 #endif  // LW_ATTENTION_H

@@ -143,6 +143,18 @@ static inline void lw_att_merge(float* m, float* sum, float* o, float next_m, fl
   }
 }
 
+// The merge with a sink: a last piece of max = sink, sum = 1 and o = 0.
+static inline void lw_att_sink(float m, float* sum, float* o, float sink, int64_t width) {
+  vf pair_max = vf_max(vf_set(m), vf_set(sink));
+  vf ea = vf_exp(vf_sub(vf_set(m), pair_max)), eb = vf_exp(vf_sub(vf_set(sink), pair_max));
+  *sum = vf_first(vf_fma(vf_set(1.0f), eb, vf_mul(vf_set(*sum), ea)));
+  for (int64_t c = 0; c < width; c += VF_N) {
+    int64_t n = width - c < VF_N ? width - c : VF_N;
+    vf old = vf_mul(vf_load_n(o + c, n), ea);
+    vf_store_n(o + c, vf_fma(vf_zero(), eb, old), n);
+  }
+}
+
 // out = o / sum + 0
 static inline void lw_att_finish(float* out, const float* o, float sum, int64_t d) {
   vf by = vf_set(sum), zero = vf_zero();

@@ -54,4 +54,48 @@ static inline __attribute__((unused)) void lw_v_store_f16(const float* head, int
   }
 }
 
+// q8_0: the 32 channels of a group share a scale (see quant/caches.py for the rule).  A page of a
+// head is its codes, as above, then its scales, f16: of K [d / 32][64], of V [64][d / 32].
+LW_INLINE int64_t lw_q8_0_base(int64_t d, int64_t kv_heads, int64_t kvh, uint32_t page) {
+  return lw_kv_base(d, kv_heads, kvh, page) / 32 * 34;  // bytes
+}
+
+// 32 numbers into codes; the scale's bits.
+static inline __attribute__((unused)) uint16_t lw_q8_0_group(const float* x, int8_t* codes) {
+  vf top = vf_zero();
+  for (int i = 0; i < 32; i += VF_N) top = vf_max(top, vf_abs(vf_load(x + i)));
+  uint16_t scale = lw_f32_to_f16(vf_hmax(top) / 127.0f);
+  if ((scale & 0x7c00u) == 0x7c00u) scale = 0x7e00u;
+  int32_t v[32];
+  vf s = vf_set(lw_f16_to_f32(scale)), most = vf_set(127.0f), least = vf_set(-127.0f);
+  bool none = scale == 0 || scale == 0x7e00u;
+  for (int i = 0; i < 32; i += VF_N) {
+    vf q = vf_min(vf_max(vf_rint(vf_div(vf_load(x + i), s)), least), most);
+    vi_store(v + i, none ? vi_set(0) : vf_to_i(q));
+  }
+  for (int i = 0; i < 32; ++i) codes[i] = (int8_t)v[i];
+  return scale;
+}
+
+static inline __attribute__((unused)) void lw_k_store_q8_0(const float* head, int64_t d, void* pool,
+                                                           int64_t kv_heads, int64_t kvh,
+                                                           uint32_t page, uint32_t offset) {
+  int8_t* to = (int8_t*)pool + lw_q8_0_base(d, kv_heads, kvh, page) + offset;
+  uint16_t* scales = (uint16_t*)(to - offset + d * LW_PAGE) + offset;
+  for (int64_t g = 0; g < d / 32; ++g) {
+    int8_t codes[32];
+    scales[g * LW_PAGE] = lw_q8_0_group(head + 32 * g, codes);
+    for (int64_t i = 0; i < 32; ++i) to[(32 * g + i) * LW_PAGE] = codes[i];
+  }
+}
+
+static inline __attribute__((unused)) void lw_v_store_q8_0(const float* head, int64_t d, void* pool,
+                                                           int64_t kv_heads, int64_t kvh,
+                                                           uint32_t page, uint32_t offset) {
+  int8_t* base = (int8_t*)pool + lw_q8_0_base(d, kv_heads, kvh, page);
+  uint16_t* scales = (uint16_t*)(base + d * LW_PAGE) + (int64_t)offset * (d / 32);
+  for (int64_t g = 0; g < d / 32; ++g)
+    scales[g] = lw_q8_0_group(head + 32 * g, base + (int64_t)offset * d + 32 * g);
+}
+
 #endif  // LW_CACHE_H

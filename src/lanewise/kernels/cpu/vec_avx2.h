@@ -107,6 +107,9 @@ LW_INLINE __m128i lw_narrow(vi a) {  // the low 16 bits of each lane; both halve
   vi b = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
   return _mm_packus_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
 }
+LW_INLINE vi vi_load_i8(const int8_t* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
 LW_INLINE vf vf_load_f16(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 }

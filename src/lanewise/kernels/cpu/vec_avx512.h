@@ -80,6 +80,9 @@ LW_INLINE vf vi_as_f(vi a) { return _mm512_castsi512_ps(a); }
 // p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one).
 LW_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
+LW_INLINE vi vi_load_i8(const int8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
 LW_INLINE vf vf_load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 }

@@ -105,6 +105,11 @@ LW_INLINE void lw_put_halves_n(uint16_t* p, uint16x4_t a, int64_t n) {
     if (i < n) p[i] = t[i];
 }
 LW_INLINE uint16x4_t lw_narrow(vi a) { return vmovn_u32(vreinterpretq_u32_s32(a)); }
+LW_INLINE vi vi_load_i8(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8((uint32_t)four))));
+}
 LW_INLINE vf vf_load_f16(const uint16_t* p) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }

@@ -109,6 +109,7 @@ LW_INLINE void vf_store_f16(uint16_t* p, vf a) { *p = lw_f32_to_f16(a); }
 LW_INLINE void vf_store_f16_n(uint16_t* p, vf a, int64_t n) {
   if (n > 0) *p = lw_f32_to_f16(a);
 }
+LW_INLINE vi vi_load_i8(const int8_t* p) { return *p; }
 LW_INLINE vi vi_load_u16(const uint16_t* p) { return *p; }
 LW_INLINE vi vi_load_u16_n(const uint16_t* p, int64_t n) { return n > 0 ? *p : 0; }
 LW_INLINE void vi_store_u16(uint16_t* p, vi a) { *p = (uint16_t)a; }
