@@ -14,9 +14,10 @@ import numpy as np
 from lanewise.ir.graph import Graph
 from lanewise.ir.interp import interpret
 from lanewise.ir.values import QuantArray
-from lanewise.plan.program import Program
+from lanewise.plan.program import Constant, Program
 from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
+from lanewise.runtime.memory import Block
 from lanewise.runtime.session import Session
 from lanewise.tensor.attention import from_pages, to_pages
 from lanewise.tensor.binding import Array, Bound, aligned
@@ -27,15 +28,23 @@ PANEL = 16
 
 
 class Packed:
-    """The packed form of each weight, shared by a plan's instances; by the array's identity."""
+    """The packed form of each weight, shared by a plan's instances; by the array's identity.
+
+    All first forms lie side by side in one block of huge pages: a step that reads every weight
+    would else spend its time on translating addresses.
+    """
 
     def __init__(self, program: Program, target: Target) -> None:
-        self._constants = {c.name: c for c in program.constants}
-        self._target = target
         self._made: dict[str, tuple[Array, Array]] = {}
         self._lock = threading.Lock()
         names = sorted({c.type.dtype for c in program.constants})
-        self._library = Library(packer_library(names, target)) if names else None
+        self._library = library = Library(packer_library(names, target)) if names else None
+        self._constants: dict[str, tuple[Constant, int]] = {}  # and the bytes of each
+        for c in program.constants:
+            assert library is not None
+            size = int(library.function(f"lw_packed_bytes_{c.type.dtype}", "lll")(*c.type.shape))
+            self._constants[c.name] = c, _lines(max(size, c.nbytes))
+        self._room: dict[str, Array] | None = None  # places that were not taken yet
 
     def get(self, name: str, array: Array) -> Array:
         with self._lock:
@@ -45,18 +54,33 @@ class Packed:
             return known[1]
 
     def _pack(self, name: str, array: Array) -> Array:
-        constant, library = self._constants[name], self._library
+        (constant, size), library = self._constants[name], self._library
         assert library is not None
+        if self._room is None:
+            self._room = self._places()
+        out = self._room.pop(name, None)
+        if out is None:  # the first form may be in use by another instance
+            out = Block(size, f"weight {name!r}").bytes
         n, k = constant.type.shape
-        size = library.function(f"lw_packed_bytes_{constant.type.dtype}", "lll")(n, k)
-        out = aligned(max(int(size), constant.nbytes))
         pack = library.function(f"lw_pack_{constant.type.dtype}", "vppllll")
         pack(array.ctypes.data, out.ctypes.data, n, k, 0, -(-n // PANEL))
         return out
 
+    def _places(self) -> dict[str, Array]:
+        block = Block(sum(size for _, size in self._constants.values()), "a plan's weights")
+        places, at = dict[str, Array](), 0
+        for name, (_, size) in self._constants.items():
+            places[name] = block.bytes[at : at + size]
+            at += size
+        return places
+
     def forget(self) -> None:
         with self._lock:
             self._made.clear()
+
+
+def _lines(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
 
 
 class Native:

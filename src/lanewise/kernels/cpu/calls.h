@@ -94,5 +94,6 @@ LW_INLINE void lw_call_scatter_rows(const LwCall* k) {
 
 #include "calls_rank.h"
 #include "calls_step.h"
+#include "calls_chunk.h"
 
 #endif  // LW_CALLS_H

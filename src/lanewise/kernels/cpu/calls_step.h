@@ -57,7 +57,9 @@ LW_INLINE void lw_delta_head(const LwCall* k, int64_t slot, int64_t h, int64_t a
     for (int64_t i = 0; i < inner; ++i) state[j * inner + i] = s[i * width + j];
 }
 
-LW_INLINE void lw_call_linear_attention(const LwCall* k) {
+// Heads of sequences shared out; rows past the last sequence's are zeros.
+template <void (*Head)(const LwCall*, int64_t, int64_t, int64_t, int64_t)>
+LW_INLINE void lw_delta_heads(const LwCall* k) {
   const int64_t slots = k->d[0], heads = k->d[1], width = k->d[2], rows = k->d[4];
   const uint32_t* extents = lw_words(k, 6);
   const lw_range s = lw_split(slots * heads, k->t, k->T);
@@ -66,7 +68,7 @@ LW_INLINE void lw_call_linear_attention(const LwCall* k) {
     const int64_t count = lw_least(extents[slot], rows - at);
     for (int64_t h = 0; h < heads && count; ++h) {
       const int64_t item = slot * heads + h;
-      if (s.begin <= item && item < s.end) lw_delta_head(k, slot, h, at, count);
+      if (s.begin <= item && item < s.end) Head(k, slot, h, at, count);
     }
     at += count;
   }
@@ -74,6 +76,8 @@ LW_INLINE void lw_call_linear_attention(const LwCall* k) {
   const int64_t each = 4 * heads * width;
   lw_zero_bytes(k->out[1] + (at + rest.begin) * each, (rest.end - rest.begin) * each);
 }
+
+LW_INLINE void lw_call_linear_attention(const LwCall* k) { lw_delta_heads<lw_delta_head>(k); }
 
 LW_INLINE void lw_call_conv_ring(const LwCall* k) {
   const int64_t slots = k->d[0], kept = k->d[1], width = k->d[2], rows = k->d[3];
