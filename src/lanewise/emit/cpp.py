@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lanewise.emit.launches import launch_text
-from lanewise.emit.writer import Run, repeats
 from lanewise.plan.plan import Launch, Plan
 from lanewise.plan.program import Buffer, Constant, FormEntry, KernelObject, Program
+from lanewise.plan.repeats import Run, repeats
 
 REGIONS = {"arena": 0, "private": 1}
 

@@ -19,8 +19,8 @@ from lanewise.ir.graph import ROOTS, Graph, Node, Ref
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import is_format
 from lanewise.ir.rewrite import extract_body
+from lanewise.kernels.layout import PANEL
 
-PANEL: Final = 16  # output rows of a packed panel
 MAX_GRANULE: Final = 256
 PRODUCTS: Final = ("linear", "quant_linear")
 PICKS: Final = ("sample_rows", "argmax")

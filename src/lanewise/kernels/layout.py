@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ITEMSIZE: Final = {"f32": 4, "u32": 4, "i32": 4, "f16": 2, "bf16": 2, "f64": 8, "i8": 1, "u8": 1}
 RECIPES: Final = {"int8x2": 64, "int8": 32}  # bytes of codes per group of 32
-PANEL: Final = 16
+PANEL: Final = 16  # output rows of a packed panel
 
 
 def align(n: int, to: int) -> int:

@@ -14,12 +14,11 @@ from lanewise.errors import PlanError
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
 from lanewise.kernels.bodies import body_of
-from lanewise.kernels.layout import align, value_bytes
+from lanewise.kernels.layout import PANEL, align, value_bytes
 from lanewise.kernels.table import Selection, Stage, select
 from lanewise.plan.plan import Array, Launch, Use
 from lanewise.quant.format import FORMATS
 
-PACKED_ROWS: Final = 16
 # bytes of a packed block where they differ from the checkpoint's
 PACKED_BLOCK: Final = {"q4_k": 148, "q5_k": 180, "q6_k": 212}
 
@@ -30,8 +29,8 @@ def packed_bytes(type: Type) -> int:
     n, k = type.shape
     fmt = FORMATS[type.dtype]
     per_block = PACKED_BLOCK.get(type.dtype, fmt.nbytes)
-    panel = PACKED_ROWS * (k // fmt.block) * per_block
-    return align(-(-n // PACKED_ROWS) * (panel if fmt.quantised else align(panel, 64)), 64)
+    panel = PANEL * (k // fmt.block) * per_block
+    return align(-(-n // PANEL) * (panel if fmt.quantised else align(panel, 64)), 64)
 
 
 @dataclass

@@ -50,12 +50,7 @@ def root() -> Path:
     Absolute, since compilers run in folders of their own."""
     from lanewise import settings
 
-    path = settings.get("cache_dir")
-    if path is None:
-        import platformdirs
-
-        path = platformdirs.user_cache_dir("lanewise", appauthor=False)
-    return Path(path).absolute()
+    return settings.cache_path().absolute()
 
 
 def key(*parts: str | bytes) -> str:

@@ -14,13 +14,14 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.checkpoint.sidecar import Sidecar, SidecarWriter
 from lanewise.errors import BuildError, RunError
+from lanewise.kernels.layout import PANEL
 from lanewise.plan.program import Constant, Program
 from lanewise.runtime import build, cache
 from lanewise.runtime.library import Library
@@ -32,7 +33,6 @@ Progress = Callable[[str, int, int, str], object]
 #: name -> the constant's raw bytes: rows as the checkpoint has them, or an array.
 Source = Callable[[str], Any]
 
-PANEL: Final = 16  # rows of a panel
 _LINE = 64
 _PIECE = 2 << 20  # bytes that one thread packs at a time
 _BATCH = 64 << 20  # bytes between two reports of progress

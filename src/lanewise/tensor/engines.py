@@ -14,6 +14,7 @@ import numpy as np
 from lanewise.ir.graph import Graph
 from lanewise.ir.interp import interpret
 from lanewise.ir.values import QuantArray
+from lanewise.kernels.layout import PANEL
 from lanewise.plan.program import Constant, Program
 from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
@@ -23,8 +24,6 @@ from lanewise.tensor.attention import from_pages, to_pages
 from lanewise.tensor.binding import Array, Bound, aligned
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.lowering import PAGE
-
-PANEL = 16
 
 
 class Packed:
