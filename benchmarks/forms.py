@@ -60,7 +60,7 @@ class Opened:
         return time.perf_counter() - began
 
 
-def opening(model: str, context: int, **knobs: Any) -> Any:
+def opening(model: str, context: int | None, **knobs: Any) -> Any:
     """A model on its way to a lane: what its forms are compiled by.  knobs: `activations`, `kv`,
     `threads`, as `lanewise.compile` takes them."""
     import importlib
