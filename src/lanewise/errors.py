@@ -92,6 +92,15 @@ class Refused(LanewiseError):
         return (Refused, (self.errors,))
 
 
+def placed(error: LanewiseError, place: str) -> LanewiseError:
+    """The same refusal at a place, where it has none; of several, each."""
+    if isinstance(error, Refused):
+        return Refused([placed(e, place) for e in error.errors])
+    if error.place or not place:
+        return error
+    return _rebuild(type(error), error.code, error.message, place, error.remedy)
+
+
 def collect(errors: Sequence[LanewiseError]) -> None:
     """Raise what was collected: nothing, the one error itself, or all of them as `Refused`."""
     if len(errors) == 1:

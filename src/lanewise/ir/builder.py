@@ -41,12 +41,15 @@ class GraphBuilder:
     def root(self, op: str, name: str, type: Type, **attrs: Any) -> Ref:
         """A root: op is one of graph.ROOTS; names are unique within a graph."""
         if name in self._names:
-            raise GraphError("graph.duplicate_name", f"two roots are named {name!r}")
+            raise GraphError("graph.duplicate_name", f"two roots are named {name!r}",
+                             remedy="rename one of them")  # fmt: skip
         if not type.shape or any(d <= 0 for d in type.shape):
-            raise GraphError("graph.shape", f"{name}: every dimension must be > 0, not {type}")
+            raise GraphError("graph.shape", f"{name}: every dimension must be > 0, not {type}",
+                             remedy="positive integers; a scalar is (1,)")  # fmt: skip
         if op not in ROOTS:
             raise GraphError(
-                "graph.unknown_op", f"{name}: {op!r} is no root; {', '.join(ROOTS)} are"
+                "graph.unknown_op", f"{name}: {op!r} is no root; {', '.join(ROOTS)} are",
+                remedy="one of those",
             )
         full = freeze_attrs(complete_attrs(opdef(op), attrs))
         return self.add(Node(op, (), full, (type,), name, site=call_site()))[0]
@@ -55,7 +58,8 @@ class GraphBuilder:
         """One application of an op with a single result."""
         refs = self.apply_multi(op, *operands, **attrs)
         if len(refs) != 1:
-            raise GraphError("graph.results", f"{op} gives {len(refs)} results: use apply_multi")
+            raise GraphError("graph.results", f"{op} gives {len(refs)} results",
+                             remedy="use `apply_multi`")  # fmt: skip
         return refs[0]
 
     def apply_multi(self, op: str, *operands: Ref, **attrs: Any) -> tuple[Ref, ...]:
@@ -77,7 +81,8 @@ class GraphBuilder:
 
     def output(self, name: str, ref: Ref) -> None:
         if any(name == n for n, _ in self._outputs):
-            raise GraphError("graph.duplicate_name", f"two outputs are named {name!r}")
+            raise GraphError("graph.duplicate_name", f"two outputs are named {name!r}",
+                             remedy="rename one of them")  # fmt: skip
         self._outputs.append((name, ref))
 
     def finish(self) -> Graph:

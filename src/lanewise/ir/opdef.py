@@ -122,7 +122,8 @@ def complete_attrs(op: OpDef, attrs: Mapping[str, Any]) -> dict[str, Any]:
     full = {**op.attrs, **attrs}
     missing = sorted(k for k, v in full.items() if v is REQUIRED)
     if missing:
-        raise GraphError("graph.missing_attribute", f"{op.name} needs {', '.join(missing)}")
+        raise GraphError("graph.missing_attribute", f"{op.name} needs {', '.join(missing)}",
+                         remedy=f"give it: {missing[0]}=...")  # fmt: skip
     return full
 
 
@@ -138,6 +139,7 @@ def apply(
             "graph.operands",
             f"{name} takes {len(required)}{'' if most == len(required) else ' or more'} operands"
             f" ({', '.join(op.operands)}), not {len(types)}",
+            remedy=f"give {', '.join(op.operands)}; those with ? may be left out",
         )
     full = complete_attrs(op, attrs)
     return full, op.infer(types, full)

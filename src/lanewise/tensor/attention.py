@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
-from lanewise.tensor.ops import builder_of, reshape
+from lanewise.tensor.ops import reshape
 
 PAGE = 64
 
 
+@checked
 def scatter_rows(state: State, rows: Tensor, ids: Tensor) -> State:
     """Store row r at row ids[r] of a state [C, ...]: the next version.  id >= C writes nothing;
     of equal ids the last wins; f32 rows are rounded to a half state's dtype."""
@@ -34,17 +36,20 @@ def scatter_rows(state: State, rows: Tensor, ids: Tensor) -> State:
     return b.next_state("scatter_rows", state, rows, ids)[0]
 
 
+@checked
 def layer_state(state: State, index: int) -> State:
     """Window `index` of a state's leading axis: the same buffer and version chain."""
     return builder_of("layer_state", state).layer_state(state, index)
 
 
+@checked
 def read_state(state: State) -> Tensor:
     """The tensor that a version holds (a copy, made where this stands)."""
     b = builder_of("read_state", state)
     return b.op("contiguous", (state,), as_="read_state")
 
 
+@checked
 def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions: Tensor) -> State:
     """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a page table
     u32 [S, W]: the next version of a cache."""
@@ -52,6 +57,7 @@ def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions
     return b.next_state("kv_write", state, x, table, slots, positions)[0]
 
 
+@checked
 def ragged_rows(
     lengths: Tensor, extents: Tensor, *, rows: int, reach: int
 ) -> tuple[Tensor, Tensor]:
@@ -63,6 +69,7 @@ def ragged_rows(
     return made[0], made[1]
 
 
+@checked
 def attention(
     q: Tensor, k: State, v: State, *, lengths: Tensor | None = None, pages: Tensor | None = None,
     block: int = PAGE, scale: float | str | None = None, base: str | None = None,
@@ -101,7 +108,7 @@ class _Attention:
     def __init__(self, b: Builder, q: Tensor, k: State, v: State) -> None:
         self.b, self.q, self.k, self.v = b, q, k, v
 
-    def refuse(self, code: str, message: str, remedy: str = "") -> None:
+    def refuse(self, code: str, message: str, remedy: str) -> None:
         self.b.refuse(code, f"attention: {message}", remedy)
 
     def sound(self, block: int) -> bool:
@@ -150,7 +157,8 @@ class _Attention:
             return None
         if explicit:
             if slots is None or positions is None:
-                self.refuse("missing_operand", "slots and positions come together")
+                self.refuse("missing_operand", "slots and positions come together",
+                            "`ragged_rows` makes both")  # fmt: skip
                 return None
             table = self.table(pages, 1)
             return None if table is None else (table, slots, positions)
@@ -158,7 +166,7 @@ class _Attention:
             self.refuse("missing_operand", "lengths is missing",
                         "u32, one per sequence: how many positions hold tokens")
             return None
-        if not isinstance(lengths, Tensor) or lengths.poisoned:
+        if not self.words("lengths", lengths):
             return None
         if rank == 3 and extents is None:
             return self.prefill(lengths, pages, base)
@@ -167,6 +175,21 @@ class _Attention:
                         "query_extents places the rows of several")
             return None
         return self.ragged(lengths, pages, extents)
+
+    def words(self, name: str, x: Any) -> bool:
+        """Whether an operand is u32 tensor of this builder; refused if it is not poison."""
+        if not isinstance(x, Tensor):
+            self.refuse("operand", f"{name} is {x!r}, no tensor",
+                        f"b.input({name!r}, t.u32, ...)")  # fmt: skip
+        elif x.builder is not self.b:
+            self.refuse("foreign", f"{name} comes from another builder",
+                        "a tensor belongs to the builder that made it")
+        elif not x.poisoned and x.dtype != "u32":
+            self.refuse("dtype", f"{name} is {x.type}; its dtype must be u32",
+                        f"declare {name} as u32")  # fmt: skip
+        else:
+            return not x.poisoned
+        return False
 
     def table(self, pages: Tensor | None, sequences: int) -> Tensor | None:
         """The page table [S, W]; in order if none is given."""
@@ -178,7 +201,7 @@ class _Attention:
                 return None
             order = np.arange(blocks, dtype=np.uint32).reshape(sequences, -1)
             return self.b.constant(order, f"pages.{sequences}.{blocks}")
-        if not isinstance(pages, Tensor) or pages.poisoned:
+        if not self.words("pages", pages):
             return None
         self.b.watch(pages, self.k.shape[0] // PAGE, "a page")
         return pages if len(pages.shape) == 2 else reshape(pages, (1, pages.shape[0]))
@@ -208,12 +231,12 @@ class _Attention:
             return None
         if table.shape[0] != sequences:
             self.refuse("shape", f"pages is {table.type}, lengths is {lengths.type}: one row of "
-                        "pages per sequence")  # fmt: skip
+                        "pages per sequence", f"declare pages as [{sequences}, blocks]")
             return None
         if extents is None:
             if rows != sequences:
                 self.refuse("shape", f"lengths is {lengths.type}, q is {self.q.type}: one length "
-                            "per row")  # fmt: skip
+                            "per row", f"declare lengths as [{rows}], or give query_extents")
                 return None
             extents = self.b.constant(np.ones(rows, np.uint32), f"ones.{rows}")
         made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", results=2,

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 POISON = Type("f32", (1,))
 
 
+def short(x: Any) -> str:
+    """What was given, in a few words (an array would be pages)."""
+    plain = isinstance(x, int | float | str | tuple | list | None) and len(repr(x)) < 60
+    return repr(x) if plain or isinstance(x, Tensor | State) else f"of type {type(x).__name__}"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """Device data that `strict` looks at when it is bound: every element below `limit`."""
@@ -60,8 +66,8 @@ class Builder:
 
     # -- refusals ---------------------------------------------------------------------------------
 
-    def refuse(self, code: str, message: str, remedy: str = "", place: str = "") -> None:
-        """Collect one refusal at the author's line."""
+    def refuse(self, code: str, message: str, remedy: str, place: str = "") -> None:
+        """Collect one refusal at the author's line; the remedy is what to write instead."""
         self._errors.append(
             GraphError(f"graph.{code}", message, place=place or call_site(), remedy=remedy)
         )
@@ -186,13 +192,14 @@ class Builder:
     def output(self, name: str, x: Tensor) -> None:
         """Write a value into a buffer that the caller binds under this name."""
         if not isinstance(x, Tensor):
-            self.refuse("operand", f"output {name!r} is {x!r}, no tensor",
+            self.refuse("operand", f"output {name!r} is {short(x)}, no tensor",
                         "read_state gives the tensor of a state")  # fmt: skip
             return
         if x.ref is None:
             return
         if x.builder is not self:
-            self.refuse("foreign", f"output {name!r} comes from another builder")
+            self.refuse("foreign", f"output {name!r} comes from another builder",
+                        "name it there, or record what it needs here")  # fmt: skip
             return
         if not isinstance(name, str) or not name:
             self.refuse("name", f"output {name!r} has no name", "a string that is not empty")
@@ -242,15 +249,17 @@ class Builder:
                 )
                 return None
             if not isinstance(x, Tensor | State):
-                self.refuse("operand", f"{said}: {name} is {x!r}, no tensor",
+                self.refuse("operand", f"{said}: {name} is {short(x)}, no tensor",
                             "numbers enter by `b.constant`, `b.scalar` or as a port")
                 return None
         if any(x.ref is None for x in operands):
             return None
         for name, x in zip(names, operands, strict=False):
             if x.builder is not self:
-                self.refuse("foreign", f"{said}: {name} comes from another builder",
-                            "a tensor belongs to the builder that made it")
+                for b in (self, x.builder):
+                    b.refuse("foreign", f"{said}: {name} comes from another builder",
+                             "a tensor belongs to the builder that made it: declare a port for "
+                             "it here")  # fmt: skip
                 return None
             if isinstance(x, State) and op != "layer" and not self.current(said, name, x):
                 return None
@@ -283,7 +292,8 @@ class Builder:
     def layer_state(self, state: Any, index: Any) -> State:
         """Window `index` of a state's leading axis."""
         if not isinstance(state, State):
-            self.refuse("operand", f"layer_state: state is {state!r}, no state", "declare a state")
+            self.refuse("operand", f"layer_state: state is {short(state)}, no state",
+                        "declare it by b.state")  # fmt: skip
             return State(self, None, POISON, "", (), 0)
         refs = self.refs("layer", (state,), False, "layer_state")
         if refs is not None:
@@ -324,7 +334,7 @@ class Builder:
         collect(self._errors)
         if not self._writes and not any(p.kind == "output" for p in self.ports):
             raise GraphError("graph.empty", f"{self.name!r} has no output and writes no state",
-                             remedy="b.output(name, tensor)")  # fmt: skip
+                             place=call_site(), remedy="b.output(name, tensor)")  # fmt: skip
         return lower_roots(self)
 
     def identity(self) -> Identity:

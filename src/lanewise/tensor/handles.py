@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lanewise.errors import GraphError
+from lanewise.ir.builder import call_site
 from lanewise.ir.graph import Ref, Type
 
 if TYPE_CHECKING:
@@ -41,6 +43,14 @@ class _Handle:
     def dtype(self) -> str:
         """The name of the dtype or format ("f32", "q4_1")."""
         return self.type.dtype
+
+    __array_ufunc__ = None  # array * tensor is the tensor's affair
+    __iter__ = None
+
+    def __bool__(self) -> bool:
+        raise GraphError("graph.value", f"{self!r} has no value while it is recorded",
+                         place=call_site(), remedy="decide by Python numbers; `poisoned` tells "
+                         "whether it was refused")  # fmt: skip
 
     def __repr__(self) -> str:
         kind = self.__class__.__name__
@@ -88,6 +98,11 @@ class Tensor(_Handle):
 
     def __neg__(self) -> Tensor:
         return self.builder.op("neg", (self,), strided=True)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        self.builder.refuse("subscript", f"{self!r} takes no subscript",
+                            "t.slice(x, axis, start, end), or t.gather_rows")  # fmt: skip
+        return self.builder.poison(self)
 
     def __matmul__(self, other: Any) -> Tensor:
         from lanewise.tensor.ops import matmul

@@ -13,19 +13,9 @@ from typing import Any
 import numpy as np
 
 from lanewise.dtypes import DType
+from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
-from lanewise.tensor.handles import Quantized, State, Tensor
-
-
-def builder_of(op: str, *operands: Any) -> Builder:
-    """The builder of the first operand that has one (TypeError if none has: there is nobody who
-    could collect the refusal)."""
-    for x in operands:
-        if isinstance(x, Tensor | State):
-            return x.builder
-        if isinstance(x, Quantized):
-            return x.weight.builder
-    raise TypeError(f"{op} takes tensors of a builder, not {', '.join(map(repr, operands))}")
+from lanewise.tensor.handles import Quantized, Tensor
 
 
 def _one(op: str, x: Any) -> Tensor:
@@ -36,106 +26,127 @@ def _two(op: str, a: Any, b: Any) -> Tensor:
     return builder_of(op, a, b).op(op, (a, b), strided=True)
 
 
+@checked
 def add(a: Tensor, b: Tensor) -> Tensor:
     """a + b of one dtype, NumPy broadcasting."""
     return _two("add", a, b)
 
 
+@checked
 def sub(a: Tensor, b: Tensor) -> Tensor:
     """a - b of one dtype, NumPy broadcasting."""
     return _two("sub", a, b)
 
 
+@checked
 def mul(a: Tensor, b: Tensor) -> Tensor:
     """a * b of one dtype, NumPy broadcasting."""
     return _two("mul", a, b)
 
 
+@checked
 def div(a: Tensor, b: Tensor) -> Tensor:
     """a / b of one dtype, NumPy broadcasting; correctly rounded."""
     return _two("div", a, b)
 
 
+@checked
 def maximum(a: Tensor, b: Tensor) -> Tensor:
     """The larger; NaN if either is NaN; -0 < +0."""
     return _two("maximum", a, b)
 
 
+@checked
 def minimum(a: Tensor, b: Tensor) -> Tensor:
     """The smaller; NaN if either is NaN; -0 < +0."""
     return _two("minimum", a, b)
 
 
+@checked
 def neg(x: Tensor) -> Tensor:
     """-x."""
     return _one("neg", x)
 
 
+@checked
 def abs(x: Tensor) -> Tensor:
     """|x|."""
     return _one("abs", x)
 
 
+@checked
 def square(x: Tensor) -> Tensor:
     """x * x."""
     return _one("square", x)
 
 
+@checked
 def sqrt(x: Tensor) -> Tensor:
     """The square root, correctly rounded; NaN below 0."""
     return _one("sqrt", x)
 
 
+@checked
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x)."""
     return _one("rsqrt", x)
 
 
+@checked
 def exp(x: Tensor) -> Tensor:
     """e to the x."""
     return _one("exp", x)
 
 
+@checked
 def log(x: Tensor) -> Tensor:
     """The natural logarithm."""
     return _one("log", x)
 
 
+@checked
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent."""
     return _one("tanh", x)
 
 
+@checked
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x))."""
     return _one("sigmoid", x)
 
 
+@checked
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), f32 inside."""
     return _one("silu", x)
 
 
+@checked
 def relu(x: Tensor) -> Tensor:
     """x above 0, else +0."""
     return _one("relu", x)
 
 
+@checked
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU."""
     return _one("gelu", x)
 
 
+@checked
 def gelu_erf(x: Tensor) -> Tensor:
     """GELU by the error function."""
     return _one("gelu_erf", x)
 
 
+@checked
 def erf(x: Tensor) -> Tensor:
     """The error function."""
     return _one("erf", x)
 
 
+@checked
 def swiglu(gate: Tensor, value: Tensor) -> Tensor:
     """silu(gate) * value; equal shapes."""
     b = builder_of("swiglu", gate, value)
@@ -147,12 +158,14 @@ def swiglu(gate: Tensor, value: Tensor) -> Tensor:
     return b.op("swiglu", (gate, value), strided=True)
 
 
+@checked
 def scale(x: Tensor, name: str) -> Tensor:
     """x times a declared f32 scalar."""
     b = builder_of("scale", x)
     return b.op("scale", (x, b.scalar_ref("scale", name, "f32")), strided=True)
 
 
+@checked
 def cast(x: Tensor, dtype: str | DType) -> Tensor:
     """x in another float dtype, nearest even; the same dtype gives x itself."""
     b = builder_of("cast", x)
@@ -170,11 +183,13 @@ def _view(op: str, x: Tensor, strided: bool, **attrs: Any) -> Tensor:
     return made
 
 
+@checked
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
     """The same elements in row-major order; packed operands only."""
     return builder_of("reshape", x).op("reshape", (x,), shape=tuple(shape))
 
 
+@checked
 def permute(x: Tensor, *axes: int) -> Tensor:
     """Axis i of the result is axis axes[i] of x; a view."""
     if x.ref is not None and [a % len(x.shape) for a in axes] == list(range(len(x.shape))):
@@ -182,11 +197,13 @@ def permute(x: Tensor, *axes: int) -> Tensor:
     return _view("permute", x, True, axes=tuple(axes))
 
 
+@checked
 def transpose(x: Tensor, axis_a: int = -2, axis_b: int = -1) -> Tensor:
     """Two axes exchanged; a view."""
     return _view("transpose", x, True, axes=(axis_a, axis_b))
 
 
+@checked
 def slice(x: Tensor, axis: int, start: int, end: int) -> Tensor:
     """Elements start <= i < end of one axis, unit step; a view."""
     b = builder_of("slice", x)
@@ -205,6 +222,7 @@ def slice(x: Tensor, axis: int, start: int, end: int) -> Tensor:
     return _view("slice", x, not packed, starts=starts, stops=stops)
 
 
+@checked
 def broadcast(x: Tensor, shape: Sequence[int]) -> Tensor:
     """x repeated along axes of size 1 and new leading ones (stride 0); a view."""
     if x.ref is not None and tuple(shape) == x.shape:
@@ -212,6 +230,7 @@ def broadcast(x: Tensor, shape: Sequence[int]) -> Tensor:
     return _view("broadcast", x, True, shape=tuple(shape))
 
 
+@checked
 def contiguous(x: Tensor) -> Tensor:
     """x packed; x itself if it is."""
     b = builder_of("contiguous", x)
@@ -223,6 +242,7 @@ def contiguous(x: Tensor) -> Tensor:
 # -- products, gathers, norms ----------------------------------------------------------------------
 
 
+@checked
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a [..., M, K] times b [K, N], or b [..., K, N] of the same leading axes: f32 [..., M, N].
 
@@ -259,6 +279,7 @@ def _weight(b: Builder, op: str, w: Any) -> bool:
     return True
 
 
+@checked
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """x f32 [M, K] times the rows of a declared weight w [N, K] (any float dtype or format), plus
     bias f32 [N]: f32 [M, N]."""
@@ -268,6 +289,7 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     return b.op("linear", (x, w) if bias is None else (x, w, bias))
 
 
+@checked
 def quant_matmul(x: Tensor, w: Quantized) -> Tensor:
     """x f32 or f16 [M, K] times the rows of a quantised matrix [N, K]: f32 [M, N]."""
     b = builder_of("quant_matmul", x, w)
@@ -278,11 +300,13 @@ def quant_matmul(x: Tensor, w: Quantized) -> Tensor:
     return b.op("linear", (x, w.weight), as_="quant_matmul")
 
 
+@checked
 def quant_gather_rows(table: Quantized, ids: Tensor) -> Tensor:
     """Rows of a quantised matrix by id, decoded to f32."""
     return gather_rows(table.weight, ids)
 
 
+@checked
 def gather_rows(table: Tensor, ids: Tensor) -> Tensor:
     """Rows of table [V, W] by ids u32 of shape S: S + (W,); id >= V gives a zero row."""
     b = builder_of("gather_rows", table, ids)
@@ -292,17 +316,20 @@ def gather_rows(table: Tensor, ids: Tensor) -> Tensor:
     return out
 
 
+@checked
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """Each row of the last axis by its root mean square, times gain f32; eps > 0."""
     return builder_of("rms_norm", x, gain).op("rms_norm", (x, gain), eps=eps)
 
 
+@checked
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None = None, *, eps: float) -> Tensor:
     """Each row less its mean, by its deviation, times gain, plus bias; eps > 0."""
     operands = (x, gain) if bias is None else (x, gain, bias)
     return builder_of("layer_norm", x, gain).op("layer_norm", operands, eps=eps)
 
 
+@checked
 def softmax(
     x: Tensor, axis: int = -1, *, scale_name: str | None = None, mask: Tensor | None = None
 ) -> Tensor:
@@ -320,16 +347,19 @@ def softmax(
     return b.op("softmax", (x if mask is None else add(x, mask),))
 
 
+@checked
 def reduce_sum(x: Tensor) -> Tensor:
     """The sum over the last axis."""
     return builder_of("reduce_sum", x).op("reduce_sum", (x,))
 
 
+@checked
 def reduce_max(x: Tensor) -> Tensor:
     """The largest of the last axis."""
     return builder_of("reduce_max", x).op("reduce_max", (x,))
 
 
+@checked
 def rope(
     x: Tensor, rotary_dim: int, base_name: str | None = None, positions: Tensor | None = None, *,
     table: Tensor | None = None, style: str = "interleaved",

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from lanewise.errors import LanewiseError, RunError
+from lanewise.errors import LanewiseError, RunError, placed
+from lanewise.ir.builder import call_site
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.tensor.binding import Bound, Table
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
@@ -50,7 +51,8 @@ class Fence:
         """Wait for the end.  Raises what the submission failed with, or RunError
         ``run.timeout`` after ``timeout`` seconds."""
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise RunError("run.timeout", f"not done after {timeout} s", remedy="wait longer")
+            raise RunError("run.timeout", f"not done after {timeout} s", place=call_site(),
+                           remedy="wait longer: the submission goes on")  # fmt: skip
         self._lock.release()
         if self.error is not None:
             raise self.error
@@ -146,7 +148,7 @@ class Plan:
     def _compiled(self) -> Compiled:
         if self._recorded.compiled is None:
             raise RunError("run.reference", "the reference has no plan of launches",
-                           remedy='compile for Runtime("cpu")')  # fmt: skip
+                           place=call_site(), remedy='compile for Runtime("cpu")')  # fmt: skip
         return self._recorded.compiled
 
     @property
@@ -193,7 +195,7 @@ class Plan:
         try:
             instance, numbers = self._begin(bindings, more)
         except LanewiseError as error:
-            fence.finish(error)
+            fence.finish(placed(error, call_site()))
             return fence
 
         def job() -> None:
@@ -205,21 +207,29 @@ class Plan:
 
     def run(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Run on the caller's thread and return at the end; raises as `Fence.wait`."""
-        error = self._work(*self._begin(bindings, more))
+        try:
+            error = self._work(*self._begin(bindings, more))
+        except LanewiseError as refused:
+            raise placed(refused, call_site()) from None
         if error is not None:
             raise error
 
     def _begin(
         self, bindings: Mapping[str, Any] | None, more: Mapping[str, Any]
     ) -> tuple[Instance, dict[str, int | float]]:
+        if bindings is not None and not isinstance(bindings, Mapping):
+            raise RunError("run.kind", f"bindings is {type(bindings).__name__}, no mapping",
+                           remedy="plan.submit({'x': xs}), or plan.submit(x=xs)")  # fmt: skip
         given = {**bindings, **more} if bindings else more
         with self._lock:
             if self._closed:
-                raise RunError("run.closed", "the plan was closed", place=self.label,
+                raise RunError("run.closed", f"plan {self.label!r} was closed",
                                remedy="compile it again")  # fmt: skip
             if not self._free:
-                raise RunError("run.busy", "a submission is in flight", place=self.label,
-                               remedy="wait for its fence, or compile with max_in_flight=2")
+                raise RunError(
+                    "run.busy", f"plan {self.label!r}: a submission is in flight", remedy="wait "
+                    f"for its fence, or compile with max_in_flight={len(self._all) + 1}",
+                )  # fmt: skip
             instance = self._free.pop()
         try:
             changed, numbers = self._table.check(given, instance.known)
@@ -256,6 +266,10 @@ class Plan:
         finally:
             self._release(instance)
 
+    def _busy(self, remedy: str) -> RunError:
+        return RunError("run.busy", f"plan {self.label!r}: a submission is in flight",
+                        place=call_site(), remedy=remedy)  # fmt: skip
+
     def _release(self, instance: Instance) -> None:
         with self._lock:
             self._free.append(instance)
@@ -264,8 +278,13 @@ class Plan:
         """Take bound weights anew (all, or the named ones): their bytes were changed in place."""
         with self._lock:
             if len(self._free) < len(self._all):
-                raise RunError("run.busy", "a submission is in flight", place=self.label,
-                               remedy="wait for its fence")
+                raise self._busy("wait for its fence")
+            wrong = [n for n in names if n not in self._table.ports]
+            if wrong:
+                raise RunError(
+                    "run.extra", f"plan {self.label!r} has no port {wrong[0]!r}",
+                    place=call_site(), remedy=f"it has: {', '.join(self._table.ports)}",
+                )  # fmt: skip
             for instance in self._all:
                 for name in names or tuple(instance.known):
                     instance.known.pop(name, None)
@@ -278,8 +297,7 @@ class Plan:
             if self._closed:
                 return
             if len(self._free) < len(self._all):
-                raise RunError("run.busy", "a submission is in flight", place=self.label,
-                               remedy="wait for its fence, then close")  # fmt: skip
+                raise self._busy("wait for its fence, then close")
             self._closed = True
         for instance in self._all:
             instance.close()

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.tensor.arguments import builder_of, checked
+from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor
-from lanewise.tensor.ops import builder_of
 
 GROUP = 128
 
 
+@checked
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, state: State, *, alpha: Tensor, beta: Tensor,
     query_extents: Tensor, decay: str = "after", form: str = "recurrent",
@@ -42,6 +44,7 @@ def linear_attention(
     return rest[0], made
 
 
+@checked
 def conv_ring(
     x: Tensor, taps: Tensor, state: State, *, query_extents: Tensor
 ) -> tuple[Tensor, State]:
@@ -52,12 +55,14 @@ def conv_ring(
     return rest[0], made
 
 
+@checked
 def grouped_matmul(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
     """x f32 [T, K], sorted by expert, times w [E, K, N] of each row's expert: f32 [T, N].  counts
     u32 [E]; rows past their sum are exactly 0 and read no weight."""
     return builder_of("grouped_matmul", x, w, counts).op("grouped_matmul", (x, w, counts))
 
 
+@checked
 def grouped_matvec(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
     """`grouped_matmul`: one kernel serves few rows and many, with the same bits."""
     return builder_of("grouped_matvec", x, w, counts).op(
@@ -65,12 +70,14 @@ def grouped_matvec(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
     )
 
 
+@checked
 def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(values, ids u32) of the k largest of the last axis, largest first; ties to the low id."""
     values, ids = builder_of("top_k", x).multi("top_k", (x,), results=2, k=k)
     return values, ids
 
 
+@checked
 def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """(counts u32 [E], tokens u32 [T*k], permutation u32 [T*k]) of ids u32 [T, k]: gather x by
     tokens, multiply by `grouped_matmul` with counts, bring back by `combine` with permutation."""
@@ -78,6 +85,7 @@ def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     return made[0], made[1], made[2]
 
 
+@checked
 def combine(rows: Tensor, weights: Tensor, permutation: Tensor) -> Tensor:
     """Per token the sum of weights f32 [T, k] times its sorted rows f32 [T*k, N], ascending by
     expert: f32 [T, N]."""
@@ -88,7 +96,8 @@ def combine(rows: Tensor, weights: Tensor, permutation: Tensor) -> Tensor:
 # -- quantised matrices of the caller's own --------------------------------------------------------
 
 
-def quantized(b: Any, name: str, shape: tuple[int, int]) -> Quantized:
+@checked
+def quantized(b: Builder, name: str, shape: tuple[int, int]) -> Quantized:
     """Declare a weight [N, K] of int8 codes with an f16 scale per 32 of a row (format q8_0);
     `quantize_int8` makes what is bound."""
     return Quantized(b.weight(name, "q8_0", shape))
@@ -116,8 +125,13 @@ def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
     return out.reshape(rows, -1)
 
 
-def int4(b: Any, name: str, k: int, n: int) -> Int4:
+@checked
+def int4(b: Builder, name: str, k: int, n: int) -> Int4:
     """Declare a matrix [k, n] of 4-bit codes: weights `name.codes`, `.scales` and `.zeros`."""
+    if k < 1 or n < 1:
+        b.refuse("shape", f"int4: {name!r} is [{k},{n}]", "positive integers")
+        none = b.poison()
+        return Int4(none, none, none, 0)
     weights = k * n
     groups = -(-weights // GROUP)
     return Int4(
@@ -127,6 +141,7 @@ def int4(b: Any, name: str, k: int, n: int) -> Int4:
     )  # fmt: skip
 
 
+@checked
 def int4_matmul(x: Tensor, w: Int4) -> Tensor:
     """x f32 [M, K] times a matrix [K, N] of 4-bit codes: f32 [M, N]."""
     b = builder_of("int4_matmul", x)
@@ -138,11 +153,13 @@ def int4_matmul(x: Tensor, w: Int4) -> Tensor:
     n, rest = divmod(w.weights, x.shape[-1])
     if rest or not n:
         b.refuse("shape", f"int4_matmul: x is {x.type}, w has {w.weights} weights: no whole "
-                 "number of columns")  # fmt: skip
+                 "number of columns", "declare w by int4(b, name, "
+                 f"{x.shape[-1]}, columns)")  # fmt: skip
         return b.poison(x)
     return b.op("int4_matmul", (x, w.codes, w.scales, w.zeros), n=n)
 
 
+@checked
 def int4_matvec(x: Tensor, w: Int4) -> Tensor:
     """`int4_matmul`: one kernel serves one row and many, with the same bits."""
     return int4_matmul(x, w)

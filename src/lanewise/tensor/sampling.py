@@ -16,19 +16,22 @@ from typing import Any, Final
 
 from lanewise.errors import LanewiseError, UsageError, collect
 from lanewise.runtime.stream import MIN_TEMPERATURE
+from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
-from lanewise.tensor.ops import builder_of, scale, softmax
+from lanewise.tensor.ops import scale, softmax
 
 #: The seed's bound on what a truncation keeps.  Ours have none: k goes up to the row's width.
 TOP_MAX_ROUNDS: Final = math.inf
 
 
+@checked
 def argmax(logits: Tensor) -> Tensor:
     """Index of the largest of the last axis, u32; the lowest on ties; NaN never wins."""
     return builder_of("argmax", logits).op("argmax", (logits,))
 
 
+@checked
 def sample_rows(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor,
     draws: Tensor,
@@ -40,21 +43,25 @@ def sample_rows(
     return b.op("sample_rows", (logits, temperature, top_k, top_p, min_p, draws))
 
 
+@checked
 def top_k_mask(weights: Tensor, k: int) -> Tensor:
     """Keeps the k largest of each row (ties to the low index), zeroes the rest: exactly k."""
     return builder_of("top_k_mask", weights).op("top_k_mask", (weights,), k=k)
 
 
+@checked
 def top_p_mask(weights: Tensor, p: float) -> Tensor:
     """Keeps the smallest set of largest entries whose sum reaches p of the row's total."""
     return builder_of("top_p_mask", weights).op("top_p_mask", (weights,), p=p)
 
 
+@checked
 def min_p_mask(weights: Tensor, p: float) -> Tensor:
     """Keeps entries of at least p times the row's largest."""
     return builder_of("min_p_mask", weights).op("min_p_mask", (weights,), p=p)
 
 
+@checked
 def sample_categorical(weights: Tensor, draws: Tensor) -> Tensor:
     """Per row of weights f32 [R, V] the first index whose running sum exceeds draws[r] times the
     total: u32 [R].  Draws are clamped to [0, 1 - 2^-24]; a weight of 0 is never drawn."""
@@ -126,6 +133,7 @@ class SamplingOptions:
         return values
 
 
+@checked
 def declare_sampling_scalars(b: Builder, options: SamplingOptions, prefix: str = "") -> None:
     """Declare the scalars that `sample` reads for this policy, by the names of
     `SamplingOptions.scalars`."""
@@ -133,6 +141,7 @@ def declare_sampling_scalars(b: Builder, options: SamplingOptions, prefix: str =
         b.scalar(name, "u32" if name == f"{prefix}n" else "f32")
 
 
+@checked
 def sample(
     logits: Tensor, options: SamplingOptions, *, draws: Tensor | None = None,
     history: State | None = None, counts: State | None = None, prefix: str = "",
@@ -160,6 +169,12 @@ def sample(
             b.refuse("operand", f"sample: {name} is given and nothing reads it",
                      f"leave {name} out, or change the policy")  # fmt: skip
             return b.poison(), None
+    known = {x.name for x in b.scalars}
+    lost = [n for n in options.scalars(prefix, 0, 0) if n not in known]
+    if lost:
+        b.refuse("scalar", f"sample: no scalar {', '.join(map(repr, lost))} is declared",
+                 f"declare_sampling_scalars(b, options, {prefix!r}) before the op")
+        return b.poison(), None
     if history is not None and counts is not None:
         n = b.scalar_ref("sample", f"{prefix}n", "u32")
         counts, _ = b.next_state("count_tokens", counts, history, n, as_="sample")

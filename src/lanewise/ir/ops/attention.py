@@ -43,7 +43,8 @@ def _rope_infer(types: Types, attrs: Attrs) -> Types:
     want_type("rope", "positions", positions, "u32", x.shape[:1])
     rotary = integer("rope", attrs, "rotary", 2)
     if rotary % 2 or rotary > x.shape[2]:
-        fail("attribute", "rope", "rotary", f"is {rotary}; it must be even and <= {x.shape[2]}")
+        fail("attribute", "rope", "rotary", f"is {rotary}; it must be even and <= {x.shape[2]}",
+             f"give the head width's even part at most: {x.shape[2] // 2 * 2}")  # fmt: skip
     choice("rope", attrs, "style", ("half", "interleaved"))
     want_dtype("rope", "table", table, ("f32",))
     want_rank("rope", "table", table, 2)
@@ -115,9 +116,11 @@ def want_cache(op: str, operand: str, t: Type) -> None:
     """A cache of one layer: f16, f32 or q8_0 [P*64, kv heads, head width]."""
     want_dtype(op, operand, t, CACHES)
     if len(t.shape) != 3:
-        fail("rank", op, operand, f"is {t}; its rank must be 3", "take one layer with `layer`")
+        fail("rank", op, operand, f"is {t}; its rank must be 3",
+             "[capacity, kv heads, width]; of several layers take one by `layer_state`")
     if t.shape[0] % PAGE:
-        fail("shape", op, operand, f"is {t}; its first axis must be pages of {PAGE} positions")
+        fail("shape", op, operand, f"is {t}; its first axis must be pages of {PAGE} positions",
+             f"round the capacity up to {-(-t.shape[0] // PAGE) * PAGE}")  # fmt: skip
     want_blocks(op, operand, t)
 
 
@@ -135,9 +138,11 @@ def _attention_infer(types: Types, attrs: Attrs) -> Types:
     want_rank("attention", "q", q, 3)
     want_cache("attention", "k", k)
     if k.shape[2] != q.shape[2]:
-        fail("shape", "attention", "k", f"is {k}, q is {q}: head widths must be equal")
+        fail("shape", "attention", "k", f"is {k}, q is {q}: head widths must be equal",
+             f"reshape q to heads of {k.shape[2]}, or declare k and v of width {q.shape[2]}")
     if q.shape[1] % k.shape[1]:
-        fail("shape", "attention", "k", f"is {k}, q is {q}: heads must be a multiple of kv heads")
+        fail("shape", "attention", "k", f"is {k}, q is {q}: heads must be a multiple of kv heads",
+             f"declare k and v of as many heads as divide {q.shape[1]}")  # fmt: skip
     want_type("attention", "v", v, k.dtype, k.shape)
     want_rows("attention", types[3:6], q.shape[0])
     for sinks in types[6:]:
@@ -145,7 +150,8 @@ def _attention_infer(types: Types, attrs: Attrs) -> Types:
     number("attention", attrs, "scale")
     integer("attention", attrs, "window", 0)
     if number("attention", attrs, "softcap") < 0:
-        fail("attribute", "attention", "softcap", f"is {attrs['softcap']}; it must be >= 0")
+        fail("attribute", "attention", "softcap", f"is {attrs['softcap']}; it must be >= 0",
+             "softcap=0 leaves scores as they are")  # fmt: skip
     return (q,)
 
 

@@ -118,7 +118,8 @@ def _quantize_infer(types: Types, attrs: Attrs) -> Types:
     want_dtype("quantize", "x", types[0], ("f32",))
     want_rank("quantize", "x", types[0], 2)
     if types[0].shape[1] % GROUP:
-        fail("shape", "quantize", "x", f"is {types[0]}; its rows must be groups of {GROUP}")
+        fail("shape", "quantize", "x", f"is {types[0]}; its rows must be groups of {GROUP}",
+             f"rows of {-(-types[0].shape[1] // GROUP) * GROUP} elements")  # fmt: skip
     return (Type(choice("quantize", attrs, "recipe", RECIPES), types[0].shape),)
 
 
@@ -198,7 +199,9 @@ def _matmul_infer(types: Types, attrs: Attrs) -> Types:
     want_rank("matmul", "a", a, 2)
     want_rank("matmul", "b", b, 2)
     if a.shape[1] != b.shape[0]:
-        fail("shape", "matmul", "b", f"is {b}; a is {a}: inner sizes must be equal")
+        fail("shape", "matmul", "b", f"is {b}; a is {a}: inner sizes must be equal",
+             f"a [M, K] times b [K, N]: b of {a.shape[1]} rows; "
+             "contiguous(transpose(b)) if it is stored [N, K]")  # fmt: skip
     return (Type("f32", (a.shape[0], b.shape[1])),)
 
 

@@ -73,7 +73,8 @@ def _share(op: str, attr: str, zero: bool) -> Callable[[Types, Attrs], None]:
         value = number(op, attrs, attr)
         if not (0 <= value <= 1) or (value == 0 and not zero):
             span = "0..1" if zero else "above 0, up to 1"
-            fail("attribute", op, attr, f"is {value}; it must be {span}", "off: no such op")
+            fail("attribute", op, attr, f"is {value}; it must be {span}",
+                 f"give {attr} {span}; to switch it off leave {op} out")  # fmt: skip
 
     return check
 

@@ -30,7 +30,8 @@ def _grouped_infer(types: Types, attrs: Attrs) -> Types:
     want_dtype("grouped_matmul", "w", w, FLOATS)
     want_rank("grouped_matmul", "w", w, 3)
     if w.shape[1] != x.shape[1]:
-        fail("shape", "grouped_matmul", "w", f"is {w}; x is {x}: inner sizes must be equal")
+        fail("shape", "grouped_matmul", "w", f"is {w}; x is {x}: inner sizes must be equal",
+             f"declare w as [experts, {x.shape[1]}, outputs]")  # fmt: skip
     want_type("grouped_matmul", "counts", counts, "u32", w.shape[:1])
     return (Type("f32", (x.shape[0], w.shape[2])),)
 
@@ -117,7 +118,8 @@ def _combine_infer(types: Types, attrs: Attrs) -> Types:
     want_dtype("combine", "weights", weights, ("f32",))
     want_rank("combine", "weights", weights, 2)
     if weights.size != rows.shape[0]:
-        fail("shape", "combine", "weights", f"is {weights}; rows is {rows}: one weight a row")
+        fail("shape", "combine", "weights", f"is {weights}; rows is {rows}: one weight a row",
+             "weights [T, k] and rows [T*k, N], as `route` sorts them")  # fmt: skip
     want_type("combine", "permutation", permutation, "u32", rows.shape[:1])
     return (Type("f32", (weights.shape[0], rows.shape[1])),)
 
@@ -216,7 +218,8 @@ def _angles_infer(types: Types, attrs: Attrs) -> Types:
     want_type("rope_angles", "base", types[1], "f32", (1,))
     rotary = integer("rope_angles", attrs, "rotary", 2)
     if rotary % 2:
-        fail("attribute", "rope_angles", "rotary", f"is {rotary}; it must be even")
+        fail("attribute", "rope_angles", "rotary", f"is {rotary}; it must be even",
+             f"give {rotary + 1}, or {rotary - 1}")  # fmt: skip
     return (Type("f32", (*types[0].shape, rotary)),)
 
 

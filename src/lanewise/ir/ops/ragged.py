@@ -124,10 +124,12 @@ def _scatter_infer(types: Types, attrs: Attrs) -> Types:
     state, x, ids = types
     want_dtype("scatter_rows", "state", state, (*FLOATS, "u32"))
     if len(state.shape) < 2:
-        fail("rank", "scatter_rows", "state", f"is {state}; it must have rows", "use [C, 1]")
+        fail("rank", "scatter_rows", "state", f"is {state}; it must have rows",
+             f"declare it as [{state.size}, 1]")  # fmt: skip
     if x.dtype != state.dtype and not (x.dtype == "f32" and state.dtype in FLOATS):
         fail("dtype", "scatter_rows", "rows", f"is {x}, state is {state}: dtypes must be equal",
-             "use `cast`")  # fmt: skip
+             f"cast(rows, {state.dtype!r})" if x.dtype in FLOATS and state.dtype in FLOATS else
+             f"declare rows as {state.dtype}")  # fmt: skip
     want_type("scatter_rows", "rows", x, x.dtype, (*x.shape[:1], *state.shape[1:]))
     want_type("scatter_rows", "ids", ids, "u32", x.shape[:1])
     return (state,)

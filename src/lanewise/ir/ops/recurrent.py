@@ -39,7 +39,9 @@ def _linear_infer(
         want_dtype(op, name, t, ("f32",))
         if len(t.shape) > most or t.shape != (rows, heads, inner)[: len(t.shape)]:
             fail("shape", op, name, f"is {t}; it must be per token [{rows}], per head "
-                 f"[{rows},{heads}]{f' or per channel [{rows},{heads},{inner}]' * (most - 2)}")
+                 f"[{rows},{heads}]{f' or per channel [{rows},{heads},{inner}]' * (most - 2)}",
+                 f"reshape or slice {name} to one of these"
+                 + (": form='recurrent' takes channels" if name == "alpha" and most == 2 else ""))
     want_type(op, "extents", extents, "u32", (slots,))
     choice(op, attrs, "decay", ("after", "before"))
     return (state, Type("f32", v.shape))

@@ -27,7 +27,8 @@ def _declared(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, 
 
 
 def _bound(args: Sequence[Any], attrs: Mapping[str, Any], types: tuple[Type, ...]) -> Any:
-    raise GraphError("graph.declared", "the value of a root is bound, not computed")
+    raise GraphError("graph.declared", "the value of a root is bound, not computed",
+                     remedy="bind it by its name")  # fmt: skip
 
 
 def _root(name: str, attrs: Mapping[str, Any], doc: str) -> None:

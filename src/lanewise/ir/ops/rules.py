@@ -1,12 +1,12 @@
 """What the rows' shape rules share: refusals that name the op and the operand.
 
 Codes: graph.rank, graph.shape, graph.dtype, graph.attribute.  A rule never guesses: an operand
-that does not fit is refused with what it is, what it had to be and, where there is one, the op
-that makes it fit.
+that does not fit is refused with what it is, what it had to be and what to write instead.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
@@ -26,7 +26,8 @@ BLOCKS: Mapping[str, int] = {
 }
 
 
-def fail(reason: str, op: str, operand: str, message: str, remedy: str = "") -> NoReturn:
+def fail(reason: str, op: str, operand: str, message: str, remedy: str) -> NoReturn:
+    """Refuse; the remedy is what to write instead."""
     raise GraphError(f"graph.{reason}", f"{op}: {operand} {message}", remedy=remedy)
 
 
@@ -37,18 +38,37 @@ def is_format(dtype: str) -> bool:
 
 def want_dtype(op: str, operand: str, type: Type, allowed: Sequence[str]) -> None:
     if type.dtype not in allowed:
-        remedy = "use `cast`" if type.dtype in FLOATS and set(allowed) & set(FLOATS) else ""
+        floats = [a for a in allowed if a in FLOATS]
+        if type.dtype in FLOATS and floats:
+            remedy = f"cast({operand}, {floats[0]!r})"
+        elif is_format(type.dtype) and floats:
+            remedy = "formats are for `linear` and `gather_rows`: declare it as f32"
+        else:
+            remedy = f"declare {operand} as {_or(allowed)}"
         fail("dtype", op, operand, f"is {type}; its dtype must be {_or(allowed)}", remedy)
 
 
 def want_rank(op: str, operand: str, type: Type, *ranks: int) -> None:
     if len(type.shape) not in ranks:
-        fail("rank", op, operand, f"is {type}; its rank must be {_or(ranks)}", "use `reshape`")
+        fail("rank", op, operand, f"is {type}; its rank must be {_or(ranks)}",
+             f"reshape({operand}, a shape of {_or(ranks)} axes)")  # fmt: skip
 
 
 def want_shape(op: str, operand: str, type: Type, shape: Sequence[int]) -> None:
     if type.shape != tuple(shape):
-        fail("shape", op, operand, f"is {type}; its shape must be [{_list(shape)}]")
+        fail("shape", op, operand, f"is {type}; its shape must be [{_list(shape)}]",
+             fit(operand, type, shape))  # fmt: skip
+
+
+def fit(operand: str, type: Type, shape: Sequence[int]) -> str:
+    """What makes an operand of a shape, if an op does; else a declaration."""
+    own, want = type.shape, tuple(shape)
+    if type.size == math.prod(want):
+        return f"reshape({operand}, {want})"
+    ends = own[::-1], want[::-1]
+    if len(own) <= len(want) and all(a in (1, b) for a, b in zip(*ends, strict=False)):
+        return f"contiguous(broadcast({operand}, {want}))"
+    return f"give {operand} of shape {want}: declare it so, or `slice` it"
 
 
 def want_type(op: str, operand: str, type: Type, dtype: str, shape: Sequence[int]) -> None:
@@ -61,10 +81,14 @@ def want_matrix(op: str, operand: str, type: Type, k: int, *, formats_only: bool
     """A weight [N, K] of a float dtype or a Format; gives N."""
     if not is_format(type.dtype) and (formats_only or type.dtype not in FLOATS):
         kinds = "a quantised format" if formats_only else "f32, f16, bf16 or a quantised format"
-        fail("dtype", op, operand, f"is {type}; its dtype must be {kinds}")
+        fail("dtype", op, operand, f"is {type}; its dtype must be {kinds}",
+             f"declare {operand} as {'q8_0' if formats_only else 'f32'}, or another of them")
     want_rank(op, operand, type, 2)
     if type.shape[1] != k:
-        fail("shape", op, operand, f"is {type}; its rows must have {k} elements")
+        turned = type.shape[0] == k and not is_format(type.dtype)
+        fail("shape", op, operand, f"is {type}; its rows must have {k} elements",
+             f"store it as [outputs, inputs]: [{type.shape[1]},{k}]" if turned else
+             f"declare {operand} as [outputs, {k}], or bring x to {type.shape[1]} channels")
     want_blocks(op, operand, type)
     return type.shape[0]
 
@@ -72,16 +96,19 @@ def want_matrix(op: str, operand: str, type: Type, k: int, *, formats_only: bool
 def want_blocks(op: str, operand: str, type: Type) -> None:
     block = BLOCKS.get(type.dtype, 1)
     if type.shape[-1] % block:
-        fail("shape", op, operand, f"is {type}; rows of {type.dtype} are blocks of {block}")
+        fail("shape", op, operand, f"is {type}; rows of {type.dtype} are blocks of {block}",
+             f"rows of {-(-type.shape[-1] // block) * block} elements, or another format")
 
 
 def integer(op: str, attrs: Mapping[str, Any], name: str, low: int, high: int = 2**31) -> int:
     """An integer attribute in low..high."""
     value = attrs[name]
     if not isinstance(value, int) or isinstance(value, bool):
-        fail("attribute", op, name, f"is {value!r}; it must be an integer")
+        fail("attribute", op, name, f"is {value!r}; it must be an integer",
+             f"give {name} as an int from {low}")  # fmt: skip
     if not low <= value <= high:
-        fail("attribute", op, name, f"is {value}; it must be in {low}..{high}")
+        fail("attribute", op, name, f"is {value}; it must be in {low}..{high}",
+             f"give {name} from {low} to {high}")  # fmt: skip
     return value
 
 
@@ -91,18 +118,21 @@ def number(
     """A finite number; `above` is a bound that it must exceed."""
     value = attrs[name]
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        fail("attribute", op, name, f"is {value!r}; it must be a number")
+        fail("attribute", op, name, f"is {value!r}; it must be a number",
+             f"give {name} as a float")  # fmt: skip
     if not abs(value) <= 1.7976931348623157e308:  # an integer may be beyond any float
-        fail("attribute", op, name, f"is {value}; it must be finite")
+        fail("attribute", op, name, f"is {value}; it must be finite", f"give {name} a finite value")
     if above is not None and not value > above:
-        fail("attribute", op, name, f"is {value}; it must be > {above}")
+        fail("attribute", op, name, f"is {value}; it must be > {above}",
+             f"give {name} above {above}")  # fmt: skip
     return float(value)
 
 
 def choice(op: str, attrs: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
     value = attrs[name]
     if value not in allowed:
-        fail("attribute", op, name, f"is {value!r}; it must be {_or(allowed)}")
+        fail("attribute", op, name, f"is {value!r}; it must be {_or(allowed)}",
+             f"give {name}={allowed[0]!r}, or another of them")  # fmt: skip
     return value
 
 
@@ -111,14 +141,16 @@ def integers(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
     value = attrs[name]
     values = cast(tuple[Any, ...], value) if isinstance(value, (tuple, list)) else (None,)
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
-        fail("attribute", op, name, f"is {value!r}; it must be a tuple of integers")
+        fail("attribute", op, name, f"is {value!r}; it must be a tuple of integers",
+             f"give {name} as (2, 3)")  # fmt: skip
     return tuple(int(v) for v in values if v is not None)
 
 
 def axis(op: str, name: str, value: int, rank: int) -> int:
     """An axis counted from the front; negative ones count from the end."""
     if not -rank <= value < rank:
-        fail("attribute", op, name, f"has axis {value}; the operand has rank {rank}")
+        fail("attribute", op, name, f"has axis {value}; the operand has rank {rank}",
+             f"name axes from {-rank} to {rank - 1}")  # fmt: skip
     return value % rank
 
 
@@ -131,7 +163,9 @@ def broadcast_shapes(op: str, names: Sequence[str], types: Sequence[Type]) -> tu
             if out[i] == 1:
                 out[i] = d
             elif d not in (1, out[i]):
-                fail("shape", op, name, f"is {t}; it does not broadcast to [{_list(out)}]")
+                fail("shape", op, name, f"is {t}; it does not broadcast to [{_list(out)}]",
+                     "axes are aligned from the last, and each must be equal or 1: `reshape` or "
+                     "`transpose` one of them")  # fmt: skip
     return tuple(out)
 
 

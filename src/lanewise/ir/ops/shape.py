@@ -21,7 +21,8 @@ _QUANT = Type("q8_0", (2, 32))
 def _positive(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
     shape = integers(op, attrs, name)
     if not shape or any(d <= 0 for d in shape):
-        fail("attribute", op, name, f"is {list(shape)}; every dimension must be > 0")
+        fail("attribute", op, name, f"is {list(shape)}; every dimension must be > 0",
+             f"give {name} of positive integers; a scalar is (1,)")  # fmt: skip
     return shape
 
 
@@ -29,7 +30,8 @@ def _reshape_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[T
     want_dtype("reshape", "x", types[0], SCALARS)
     shape = _positive("reshape", attrs, "shape")
     if math.prod(shape) != types[0].size:
-        fail("shape", "reshape", "x", f"is {types[0]}; it does not have the size of {list(shape)}")
+        fail("shape", "reshape", "x", f"is {types[0]}; it does not have the size of {list(shape)}",
+             f"give a shape of {types[0].size} elements")  # fmt: skip
     return (Type(types[0].dtype, shape),)
 
 
@@ -43,7 +45,8 @@ def _permute_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[T
     shape = types[0].shape
     axes = [axis("permute", "axes", a, len(shape)) for a in integers("permute", attrs, "axes")]
     if sorted(axes) != list(range(len(shape))):
-        fail("attribute", "permute", "axes", f"is {attrs['axes']}; each axis must come once")
+        fail("attribute", "permute", "axes", f"is {attrs['axes']}; each axis must come once",
+             f"name every axis of 0..{len(shape) - 1} once")  # fmt: skip
     return (Type(types[0].dtype, tuple(shape[a] for a in axes)),)
 
 
@@ -77,10 +80,12 @@ def _slice_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Typ
     starts, stops = integers("slice", attrs, "starts"), integers("slice", attrs, "stops")
     for name, values in (("starts", starts), ("stops", stops)):
         if len(values) != len(shape):
-            fail("attribute", "slice", name, f"has {len(values)} entries; x is {types[0]}")
+            fail("attribute", "slice", name, f"has {len(values)} entries; x is {types[0]}",
+                 f"give {len(shape)}, one for each axis")  # fmt: skip
     for a, b, d in zip(starts, stops, shape, strict=True):
         if not 0 <= a < b <= d:
-            fail("attribute", "slice", "starts", f"and stops give {a}:{b} of an axis of {d}")
+            fail("attribute", "slice", "starts", f"and stops give {a}:{b} of an axis of {d}",
+                 f"0 <= start < end <= {d}; a slice has at least one element")  # fmt: skip
     return (Type(types[0].dtype, tuple(b - a for a, b in zip(starts, stops, strict=True))),)
 
 
@@ -96,7 +101,8 @@ def _broadcast_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple
     if len(tail) != len(types[0].shape) or any(
         d not in (1, s) for d, s in zip(types[0].shape, tail, strict=True)
     ):
-        fail("shape", "broadcast", "x", f"is {types[0]}; it does not broadcast to {list(shape)}")
+        fail("shape", "broadcast", "x", f"is {types[0]}; it does not broadcast to {list(shape)}",
+             "axes are aligned from the last, and each must be equal or 1: `reshape` x first")
     return (Type(types[0].dtype, shape),)
 
 

@@ -30,7 +30,8 @@ def _layer_infer(types: Types, attrs: Attrs) -> Types:
     caches = CACHES if len(shape) == 4 else ()
     want_dtype("layer", "state", types[0], (*FLOATS, *INTEGERS, *caches))
     if len(shape) < 2:
-        fail("rank", "layer", "state", f"is {types[0]}; its rank must be 2 or more")
+        fail("rank", "layer", "state", f"is {types[0]}; its rank must be 2 or more",
+             f"declare it as [layers, {types[0].shape[0]}]")  # fmt: skip
     integer("layer", attrs, "index", 0, shape[0] - 1)
     return (Type(types[0].dtype, shape[1:]),)
 

@@ -1,0 +1,170 @@
+"""What an op's function is given, looked at before anything else: one rule for all of them.
+
+Laws: an argument of another kind than its annotation says is one refusal, at the caller's line,
+with what to write instead; a missing one is noticed before any poison; NumPy numbers become
+Python's, so that equal calls have equal attributes.  Where no argument belongs to a builder there
+is nobody who could collect the refusal: it is raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from lanewise.dtypes import DType
+from lanewise.errors import GraphError
+from lanewise.ir.builder import call_site
+from lanewise.tensor.builder import Builder, short
+from lanewise.tensor.handles import Int4, Quantized, State, Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# kind of an annotation -> (what it takes, how a refusal calls it)
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "Tensor": (lambda v: isinstance(v, Tensor), "a tensor"),
+    "State": (lambda v: isinstance(v, State), "a state"),
+    "Quantized": (lambda v: isinstance(v, Quantized), "a matrix of `quantized`"),
+    "Int4": (lambda v: isinstance(v, Int4), "a matrix of `int4`"),
+    "Builder": (lambda v: isinstance(v, Builder), "a builder"),
+    "DType": (lambda v: isinstance(v, DType), "a dtype"),
+    "int": (lambda v: _whole(v), "an integer"),
+    "float": (lambda v: _whole(v) or isinstance(v, float | np.floating), "a number"),
+    "str": (lambda v: isinstance(v, str), "a string"),
+    "Sequence[int]": (
+        lambda v: isinstance(v, tuple | list) and all(map(_whole, v)), "a tuple of integers"),
+    "tuple[int, int]": (
+        lambda v: isinstance(v, tuple | list) and len(v) == 2 and all(map(_whole, v)),
+        "two integers"),
+    "SamplingOptions": (lambda v: type(v).__name__ == "SamplingOptions", "SamplingOptions"),
+    "None": (lambda v: v is None, "None"),
+}  # fmt: skip
+_VALUES = ("Tensor", "State", "Quantized", "Int4")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def plain(value: Any) -> Any:
+    """A number, or a sequence of them, of Python's own types."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.floating):
+        return float(value)
+    return tuple(plain(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def builder_of(op: str, *operands: Any) -> Builder:
+    """The builder of the first operand that has one.  Raises GraphError ``graph.operand`` if none
+    has."""
+    found = _builder(operands)
+    if found is None:
+        given = ", ".join(short(x) for x in operands)
+        raise GraphError("graph.operand", f"{op} takes tensors of a builder, not {given}",
+                         place=call_site(), remedy="declare one: b.input, b.weight or b.constant")
+    return found
+
+
+def _builder(values: Iterable[Any]) -> Builder | None:
+    return next((b for b in map(_own, values) if b is not None), None)
+
+
+def _own(x: Any) -> Builder | None:
+    """Whose an argument is."""
+    if isinstance(x, Builder):
+        return x
+    x = x.weight if isinstance(x, Quantized) else x.codes if isinstance(x, Int4) else x
+    return x.builder if isinstance(x, Tensor | State) else None
+
+
+def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
+    """What to write in place of a value of another kind."""
+    if isinstance(value, State) and "Tensor" in kinds:
+        return f"read_state({name}) gives the tensor of a state"
+    if isinstance(value, Tensor) and "State" in kinds:
+        return "declare it by b.state; a write gives its next version"
+    if isinstance(value, Quantized | Int4) and "Tensor" in kinds:
+        return "`quant_matmul`, `quant_gather_rows` and `int4_matmul` take it"
+    if "Quantized" in kinds or "Int4" in kinds:
+        return f"declare it by `{'quantized' if 'Quantized' in kinds else 'int4'}`"
+    if "State" in kinds:
+        return f"declare a state: {name} = b.state({name!r}, t.f32, shape)"
+    if "Tensor" in kinds:
+        return "numbers enter by `b.constant`, `b.scalar` or as a port"
+    return f"give {name} as {_KINDS[kinds[0]][1]}" if kinds[0] in _KINDS else f"give {name}"
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """An op's function that refuses arguments of kinds that its annotations do not name."""
+    op = function.__name__
+    parameters = inspect.signature(function).parameters
+    rest = next((p.name for p in parameters.values() if p.kind == p.VAR_POSITIONAL), "")
+    names = [p.name for p in parameters.values() if p.name != rest]
+    kinds = {p.name: tuple(str(p.annotation).split(" | ")) for p in parameters.values()}
+    results = str(inspect.signature(function).return_annotation)
+
+    def wrong(name: str, value: Any, b: Builder) -> None:
+        wanted = kinds[name]
+        if value is None and wanted[0] in _VALUES:
+            b.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} a {name}")
+            return
+        code = "operand" if set(wanted) & set(_VALUES) else "attribute"
+        must = " or ".join(_KINDS[k][1] if k in _KINDS else k for k in wanted)
+        b.refuse(code, f"{op}: {name} is {short(value)}, it must be {must}",
+                 instead(value, wanted, name))  # fmt: skip
+
+    def fits(name: str, value: Any) -> bool:
+        row = [_KINDS[k] for k in kinds[name] if k in _KINDS]
+        return len(row) < len(kinds[name]) or any(test(value) for test, _ in row)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not rest and (len(args) > len(names) or set(given) - set(names)):
+            return function(*args, **kwargs)  # Python's own refusal
+        more = [(rest, v) for v in args[len(names) :]] if rest else []
+        bad = [(n, v) for n, v in [*given.items(), *more] if not fits(n, v)]
+        if bad:
+            b = builder_of(op, *given.values())
+            missing = [x for x in bad if x[1] is None]
+            wrong(*(missing or bad)[0], b)
+            return cast(R, nothing(b, results, *given.values()))
+        owners = {n: b for n, v in given.items() if (b := _own(v)) is not None}
+        if len(set(owners.values())) > 1:
+            return cast(R, nothing(foreign(op, owners), results, *given.values()))
+        return cast(Any, function)(*map(plain, args), **{n: plain(v) for n, v in kwargs.items()})
+
+    return call
+
+
+def foreign(op: str, owners: dict[str, Builder]) -> Builder:
+    """Refuse operands of several builders, to each of them; gives the first."""
+    first = next(iter(owners.values()))
+    name = next(n for n, b in owners.items() if b is not first)
+    for b in dict.fromkeys(owners.values()):
+        b.refuse("foreign", f"{op}: {name} comes from another builder",
+                 "a tensor belongs to the builder that made it: declare a port for it here")
+    return first
+
+
+def nothing(b: Builder, results: str, *like: Any) -> Any:
+    """The poisoned results of a function, by its return annotation."""
+    def one(kind: str) -> Any:
+        x = b.poison(*like)
+        made: dict[str, Any] = {
+            "Tensor": x, "State": State(b, None, x.type, "", (), 0), "Quantized": Quantized(x),
+            "Int4": Int4(x, x, x, 0),
+        }  # fmt: skip
+        return made.get(kind)
+
+    if not results.startswith("tuple["):
+        return one(results)
+    return tuple(one(r.split(" | ")[0]) for r in results[6:-1].split(", "))
+
+
+__all__ = ["builder_of", "checked", "instead", "plain"]
