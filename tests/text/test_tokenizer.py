@@ -475,3 +475,14 @@ def test_texts_that_cannot_be_cut_have_a_limit(monkeypatch: pytest.MonkeyPatch) 
     text = "word " * 60_000
     assert byte_level().decode(byte_level().encode(text)) == text
     assert PIECES.decode(PIECES.encode(text, add_bos=False)) == text
+
+
+def test_what_is_no_id_is_refused_by_name() -> None:
+    tokenizer = TOKENIZERS[ROWS[0]]
+    for ids, code in (
+        (5, "text.type"), ("ab", "text.type"), (None, "text.type"), (["a"], "text.id"),
+        ([1.5], "text.id"), ([True], "text.id"), ([-1], "text.id"), ([10**9], "text.id"),
+    ):  # fmt: skip
+        error = code_of(tokenizer.decode, ids)
+        assert error.code == code and error.remedy
+    assert tokenizer.decode(np.array(tokenizer.encode("a b"))) == "a b"

@@ -12,14 +12,14 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Self
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.checkpoint.gguf_file import GgufFile
 from lanewise.checkpoint.source import Metadata, TensorInfo
+from lanewise.closing import Closing
 from lanewise.errors import CheckpointError
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -27,7 +27,7 @@ _MOST_FILES = 1024
 _SAMPLES, _SAMPLE = 16, 4096  # pieces of the data in the digest, and bytes of each
 
 
-class Gguf:
+class Gguf(Closing):
     """An open GGUF checkpoint of one or several files; see `lanewise.checkpoint.source.Checkpoint`.
 
     >>> Gguf("no-such-file.gguf")
@@ -141,14 +141,3 @@ class Gguf:
         """Let go of the files; arrays given out stay valid."""
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -29,12 +29,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.closing import Closing
 from lanewise.errors import BuildError
 
 VERSION = 1
@@ -82,7 +82,7 @@ def _pieces(nbytes: int) -> range:
     return range(0, nbytes, _PIECE)
 
 
-class Sidecar(Mapping[str, Blob]):
+class Sidecar(Closing, Mapping[str, Blob]):
     """An open sidecar: name -> where it lies.  A context manager; make one with `open`."""
 
     def __init__(
@@ -187,17 +187,6 @@ class Sidecar(Mapping[str, Blob]):
                 self._map.close()
             self._map = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _each(tasks: list[Any], work: Callable[[Any], None], threads: int) -> None:
     """Run ``work`` over the tasks with so many threads, the caller being one; the first error is
@@ -265,7 +254,7 @@ def _read_table(fd: int, size: int, key: str) -> dict[str, tuple[Blob, list[int]
     return table
 
 
-class SidecarWriter:
+class SidecarWriter(Closing):
     """Writes a sidecar: reserve, fill, commit.  A context manager: without a commit nothing stays.
 
     Raises BuildError ``build.disk_full`` or ``build.cache_unwritable`` from any method.
@@ -379,15 +368,8 @@ class SidecarWriter:
         self._table.clear()
         self._slab = np.empty(0, np.uint8)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """As `abort`."""
         self.abort()
 
 

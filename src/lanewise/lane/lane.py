@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.closing import Closing
 from lanewise.errors import UsageError
 from lanewise.lane.form import Form
 from lanewise.lane.generate import Generation, TextStream, check_stops
@@ -46,7 +47,7 @@ class Text(Protocol):
     def stream(self, *, continued: bool) -> TextStream: ...
 
 
-class Lane:
+class Lane(Closing):
     """A model compiled and loaded; made by `lanewise.compile`.  A context manager.
 
     spec: the hyperparameters.  forms: name -> Form.  program: its `text` and `identity`.
@@ -213,17 +214,6 @@ class Lane:
 
     def _check_open(self) -> None:
         self._runner.check_open()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self._runner.closed else ""

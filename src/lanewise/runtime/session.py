@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.closing import Closing
 from lanewise.dtypes import DTYPES
 from lanewise.errors import RunError, UsageError
 from lanewise.ir.graph import Type
@@ -44,7 +44,7 @@ class LwContext(ctypes.Structure):
     )
 
 
-class Session:
+class Session(Closing):
     """A program with memory, ready to run; a context manager.
 
     ``constants``: name -> its stored bytes, any dtype, C-contiguous and 64-aligned, as
@@ -256,17 +256,6 @@ class Session:
                 block.close()
         finally:
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def shaped(raw: NDArray[np.uint8], type: Type) -> NDArray[Any]:

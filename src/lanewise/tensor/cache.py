@@ -8,16 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from lanewise.closing import Closing
 from lanewise.errors import RunError, UsageError
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.plan import Plan
 from lanewise.tensor.runtime import Runtime
 
 
-class PlanCache:
+class PlanCache(Closing):
     """Plans by what they were compiled from; safe from many threads; a context manager.
 
     It never evicts: plans are closed with the cache.  Built programs are also kept on disk, so
@@ -81,15 +81,6 @@ class PlanCache:
                     future.result().close()
                 del self._plans[whole]
             self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()
 
 
 class Buckets:

@@ -16,9 +16,9 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from lanewise.closing import Closing
 from lanewise.errors import LanewiseError, RunError, placed
 from lanewise.ir.builder import call_site
 from lanewise.ir.graph import ROOTS, Graph
@@ -108,7 +108,7 @@ class Recorded:
     compiled: Compiled | None = None
 
 
-class Plan:
+class Plan(Closing):
     """A compiled graph; a context manager.  `Builder.compile` makes one."""
 
     def __init__(self, runtime: Runtime, recorded: Recorded, engines: list[Any]) -> None:
@@ -303,12 +303,3 @@ class Plan:
             instance.close()
             instance.known.clear()
         self._runtime.forget(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()

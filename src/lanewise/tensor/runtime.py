@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from lanewise.closing import Closing
 from lanewise.dtypes import dtype
 from lanewise.errors import RunError, UsageError
 from lanewise.tensor.binding import Buffer, aligned
@@ -21,7 +21,7 @@ from lanewise.tensor.plan import Plan, Recorded
 TARGETS = ("cpu", "reference")
 
 
-class Runtime:
+class Runtime(Closing):
     """A target to compile for; a context manager.
 
     ``threads``: how many a run takes (default: the CPUs of this process).  ``strict``: look at
@@ -142,15 +142,6 @@ class Runtime:
                 raise RunError("run.open_plans", f"plans are open: {', '.join(left)}",
                                remedy="close them first")  # fmt: skip
             self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self.close()
 
 
 def _limits(graph: Any) -> dict[str, int]:

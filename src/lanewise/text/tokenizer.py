@@ -8,6 +8,7 @@ name in it is plain characters unless the caller asks for special tokens, and ev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any, Protocol
 
 from lanewise.errors import TextError
@@ -129,8 +130,11 @@ class Tokenizer:
         ``skip_special`` leaves control tokens out.  Where a vocabulary puts a blank before a text,
         it is taken off again, unless ``continued``: the ids go on from others.
 
-        Raises `TextError` ``text.id``: an id that is no token's.
+        Raises `TextError` ``text.id``: an id that is no token's; ``text.type``: no sequence.
         """
+        if not isinstance(ids, Iterable) or isinstance(ids, str | bytes):
+            raise TextError("text.type", f"ids are {ids!r}: they must be a sequence of integers",
+                            remedy="decode([5]); `encode` gives such a sequence")  # fmt: skip
         text = b"".join(
             self.token_bytes(token)
             for token in ids
@@ -174,8 +178,12 @@ class Tokenizer:
         return self._words.ids.get(text)
 
     def _check_id(self, token: int) -> None:
-        if not 0 <= token < self.vocab_size:
-            raise TextError("text.id", f"{token} is not the id of one of {self.vocab_size} tokens")
+        whole = isinstance(token, Integral) and not isinstance(token, bool)
+        if not whole or not 0 <= token < self.vocab_size:
+            raise TextError(
+                "text.id", f"{token!r} is not the id of one of {self.vocab_size} tokens",
+                remedy=f"an integer from 0 to {self.vocab_size - 1}",
+            )  # fmt: skip
 
 
 class _Finder:
