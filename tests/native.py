@@ -46,11 +46,13 @@ def stored(constant: Constant, value: Any, target: CpuTarget) -> np.ndarray:
     if constant.packer == "raw":
         out[:] = raw_bytes(value)
         return out
-    n, k = constant.type.shape
-    source = raw_bytes(value)
+    *lead, n, k = constant.type.shape
+    source, count = raw_bytes(value), math.prod(lead)
     library = packers((constant.type.dtype,), target)
     pack = library.function(f"lw_pack_{constant.type.dtype}", "vppllll")
-    pack(source.ctypes.data, out.ctypes.data, n, k, 0, math.ceil(n / 16))
+    for e in range(count):
+        of, into = (x.ctypes.data + e * (x.nbytes // count) for x in (source, out))
+        pack(of, into, n, k, 0, math.ceil(n / 16))
     return out
 
 

@@ -25,7 +25,7 @@ CONTRACT = [
     "sample_rows", "ragged_rows", "prefill_rows", "scatter_rows", "last_ids", "top_k_mask",
     "top_p_mask",
     "min_p_mask", "top_k", "sample_categorical", "count_tokens", "penalise", "linear_attention",
-    "linear_attention_chunked",
+    "linear_attention_chunked", "grouped_linear", "quant_grouped_linear",
     "conv_ring", "grouped_matmul", "route", "combine", "int4_matmul", "rope_angles",
     "fused", "input", "weight", "constant", "state", "scalar",
 ]  # fmt: skip

@@ -31,7 +31,8 @@ def root_of(b: GraphBuilder, op: OpDef, name: str, operand: str, value: Any, typ
         layout = "panels" if operand == "k" else "rows"
         layout = layout if op.name in ("attention", "kv_write") else "flat"
         return b.root("state", name, type, layout=layout)
-    weight = operand == "w" or (operand == "table" and is_format(type.dtype))
+    weight = operand == "w" and op.name != "grouped_matmul"
+    weight = weight or (operand == "table" and is_format(type.dtype))
     return b.root("weight" if weight else "input", name, type)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanewise.ir.graph import Type
-from lanewise.kernels.layout import act_bytes, attention_scratch, product_scratch
+from lanewise.kernels.layout import act_bytes, attention_scratch, packed_bytes, product_scratch
 from lanewise.kernels.library import KernelObject
-from lanewise.plan.lower import packed_bytes
 from lanewise.quant.format import FORMATS
 from lanewise.runtime.build import Unit, build_units, kernel_unit
 from lanewise.runtime.library import Library

@@ -60,6 +60,7 @@ def calls(b: t.Builder) -> dict[str, Call]:
                       {"query_extents": one}),
         "declare_sampling_scalars": ((b, policy, "again."), {}),
         "gather_rows": ((w, ids), {}),
+        "grouped_linear": ((x, b.weight("expert.rows", t.f32, (3, 5, 8)), experts[2]), {}),
         "grouped_matmul": (experts, {}),
         "grouped_matvec": (experts, {}),
         "int4": ((b, "another", 8, 16), {}),

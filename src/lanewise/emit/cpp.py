@@ -231,7 +231,7 @@ def emit(
 
 
 def _constant(buffer: Buffer) -> Constant:
-    packed = len(buffer.type.shape) == 2 and buffer.name != "rope"
+    packed = len(buffer.type.shape) > 1 and buffer.name != "rope"
     return Constant(buffer.name, buffer.type, "panels" if packed else "raw", buffer.nbytes)
 
 

@@ -17,7 +17,7 @@ from lanewise.emit.rows import Frame, RowText, c_float
 from lanewise.ir.graph import ROOTS, Graph, Ref
 from lanewise.ir.opdef import opdef
 from lanewise.kernels.bodies import PICKS, Product, body_of, product_of, rows_of
-from lanewise.kernels.layout import value_bytes
+from lanewise.kernels.layout import packed_bytes, value_bytes
 from lanewise.kernels.table import attention_node
 from lanewise.plan.plan import Launch, Plan
 
@@ -150,12 +150,17 @@ def _epilogue(scene: Scene, product: Product, name: str) -> list[str]:
         "  uint8_t* const* const p = ((const LwEnv*)env)->p;",
         "  (void)c; (void)p; (void)cols;",
         "  for (int32_t r = 0; r < rows; ++r) {",
-        "    const int64_t row = row0 + r;",
+        f"    const int64_t row = {_first_row(product)} + r;",
         "    (void)row;",
         *(f"    {line}" for line in _store_lines(scene, product)),
         "  }",
         "}",
     ]
+
+
+def _first_row(product: Product) -> str:
+    """A kernel counts the rows that it was given: of one expert, if there are several."""
+    return "row0" if product.counts is None else "((const LwEnv*)env)->row + row0"
 
 
 def _xstride(scene: Scene, product: Product) -> int:
@@ -165,13 +170,18 @@ def _xstride(scene: Scene, product: Product) -> int:
 
 def _call(scene: Scene, product: Product, name: str, begin: str, end: str) -> list[str]:
     x, w, w1 = _pointers(scene, product)
+    call = f"lw_{product.kernel}(&m);"
+    if product.counts is not None:
+        each = packed_bytes(scene.body.type((product.w, 0))) // product.experts
+        call = (f"lw_grouped(&m, &env, (const uint32_t*){scene.pointer(product.counts)}, "
+                f"{product.experts}, {each}, lw_{product.kernel});")  # fmt: skip
     return [
         f"  if ({begin} < {end}) {{",
         f"    const LwMatmul m = {{{w}, {w1}, {x}, {_xstride(scene, product)}, {product.k}, "
         f"{product.n}, rows,",
         f"                        {begin}, {end}, {product.granule}, @_{name}, &env, "
         "lw_scratch(c, t)};",
-        f"    lw_{product.kernel}(&m);",
+        f"    {call}",
         "  }",
     ]
 
@@ -184,7 +194,7 @@ def product_text(scene: Scene) -> str:
         HEAD,
         f"  const int64_t rows = {scene.live};",
         f"  const lw_range s = lw_columns({product.n}, {product.granule}, t, T);",
-        "  LwEnv env = {c, p};",
+        "  LwEnv env = {c, p, 0};",
         *_call(scene, product, "store", "s.begin", "s.end"),
         "}",
     ]
@@ -213,7 +223,7 @@ def group_text(scene: Scene) -> str:
         ]
         before += product.n
     calls = [line.replace("TOTAL", str(total)) for line in calls]
-    body = [f"  const int64_t rows = {scene.live};", "  LwEnv env = {c, p};", *calls]
+    body = [f"  const int64_t rows = {scene.live};", "  LwEnv env = {c, p, 0};", *calls]
     return "\n".join([*lines, HEAD, *body, "}"])
 
 
@@ -347,7 +357,7 @@ def attention_text(scene: Scene) -> str:
     u32 = "(const uint32_t*)"
     lines = _attention_store(scene, index, rest, heads * d, d) if quantizes else []
     lines += [
-        HEAD, f"  const int64_t rows = {scene.live};", "  LwEnv env = {c, p};",
+        HEAD, f"  const int64_t rows = {scene.live};", "  LwEnv env = {c, p, 0};",
         f"  const uint32_t* positions = {u32}{scene.pointer(positions)};",
         f"  const int64_t pieces = lw_attention_pieces(positions, rows, {lanes[1]});",
         f"  const LwAttention a = {{(const float*){scene.pointer(q)}, {heads * d}, "

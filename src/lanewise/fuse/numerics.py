@@ -5,7 +5,7 @@ A family authors `linear(x, w)`; here it becomes
     f32             linear(x, w, sums="f64")                  the reference mode
     int8x2 | int8   quant_linear(quantize(x, recipe), w)      equal inputs share one `quantize`
 
-Products of float weights stay float: sums f32, or f64 under "f32".
+Products of float weights stay float: sums f32, or f64 under "f32".  `grouped_linear` likewise.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def numerics(graph: Graph, activations: str) -> Graph:
     def change(
         b: GraphBuilder, index: int, node: Node, refs: MutableMapping[Ref, Ref]
     ) -> bool:
-        if node.op != "linear":
+        if node.op not in ("linear", "grouped_linear"):
             return False
-        x, w, *bias = (refs[r] for r in node.operands)
+        x, w, *more = (refs[r] for r in node.operands)
         if activations == "f32":
-            result = b.apply("linear", x, w, *bias, sums="f64")
+            result = b.apply(node.op, x, w, *more, sums="f64")
         elif not is_format(b.type(w).dtype):
-            result = b.apply("linear", x, w, *bias, sums=node.attr("sums"))
+            result = b.apply(node.op, x, w, *more, sums=node.attr("sums"))
         else:
             codes = b.apply("quantize", x, recipe=activations)
-            result = b.apply("quant_linear", codes, w, *bias)
+            result = b.apply(f"quant_{node.op}", codes, w, *more)
         refs[(index, 0)] = result
         return True
 

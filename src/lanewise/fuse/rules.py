@@ -14,7 +14,7 @@ from lanewise.fuse.rule import Group, Rule
 from lanewise.ir.graph import Graph, Node, Ref
 from lanewise.ir.opdef import opdef
 
-PRODUCTS: Final = ("linear", "quant_linear")
+PRODUCTS: Final = ("linear", "quant_linear", "grouped_linear", "quant_grouped_linear")
 
 
 def is_elementwise(node: Node) -> bool:
@@ -55,7 +55,8 @@ def find_gate_up(graph: Graph) -> Iterator[Group]:
         a, b = graph.nodes[gate], graph.nodes[up]
         if gate == up or a.op not in PRODUCTS or a.op != b.op or a.attrs != b.attrs:
             continue
-        if a.operands[0] != b.operands[0] or len(a.operands) != 2 or len(b.operands) != 2:
+        biased = not a.op.endswith("grouped_linear") and len((*a.operands, *b.operands)) > 4
+        if a.operands[0] != b.operands[0] or a.operands[2:] != b.operands[2:] or biased:
             continue
         if graph.type(a.operands[1]) != graph.type(b.operands[1]):
             continue
@@ -201,7 +202,7 @@ def find_shared_input(graph: Graph) -> Iterator[Group]:
     families: dict[Ref, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         ref = _input_of(node)
-        if ref is not None and node.op != "linear":
+        if ref is not None and node.op not in ("linear", "grouped_linear"):
             families.setdefault(ref, []).append(i)
     for members in families.values():
         group = [members[0]]

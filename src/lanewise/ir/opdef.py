@@ -20,7 +20,7 @@ from lanewise.ir.graph import Type
 # Modules of rows, imported when the first op is looked up (importing lanewise stays fast).
 MODULES: Final = (
     "roots", "elementwise", "shape", "contract", "norm", "attention", "sampling", "state",
-    "ragged", "masks", "recurrent", "moe",
+    "ragged", "masks", "recurrent", "moe", "grouped",
 )
 
 

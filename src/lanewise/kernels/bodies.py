@@ -22,7 +22,8 @@ from lanewise.ir.rewrite import extract_body
 from lanewise.kernels.layout import PANEL
 
 MAX_GRANULE: Final = 256
-PRODUCTS: Final = ("linear", "quant_linear")
+PRODUCTS: Final = ("linear", "quant_linear", "grouped_linear", "quant_grouped_linear")
+GROUPED: Final = ("grouped_linear", "quant_grouped_linear")  # a matrix of several, by row
 PICKS: Final = ("sample_rows", "argmax")
 
 
@@ -38,7 +39,8 @@ def body_of(graph: Graph, index: int) -> tuple[tuple[Ref, ...], Graph]:
 @dataclass(frozen=True)
 class Product:
     """The product of a body.  x, w, w1, bias are indices of roots; `tiles` the refs whose values
-    are the finished tiles; `rest` the nodes of the store, in order; `pick` a sampling node."""
+    are the finished tiles; `rest` the nodes of the store, in order; `pick` a sampling node;
+    `counts` the root that says how many rows each of `experts` matrices takes."""
 
     act: str  # int8x2, int8, f32, f64
     fmt: str  # the weight's dtype or format
@@ -53,6 +55,8 @@ class Product:
     rest: tuple[int, ...]
     granule: int
     pick: int | None
+    counts: int | None = None
+    experts: int = 1
 
     @property
     def kernel(self) -> str:
@@ -67,13 +71,14 @@ def product_of(body: Graph) -> Product | str:
         return f"{len(found)} products in one body"
     node = body.nodes[found[0]]
     x, w, bias = node.operands[0], node.operands[1], node.operands[2:]
+    counts, bias = (bias[0], ()) if node.op in GROUPED else (None, bias)
     if any(body.node(r).op not in ROOTS for i in found for r in body.nodes[i].operands):
         return "a product of computed weights or inputs"
-    if len(found) == 2 and (bias or body.nodes[found[1]].attrs != node.attrs):
+    if len(found) == 2 and (bias or _what(body.nodes[found[1]]) != _what(node)):
         return "two products that differ"
     xt, wt = body.type(x), body.type(w)
     rows, n = node.types[0].shape
-    act = xt.dtype if node.op == "quant_linear" else str(node.attr("sums"))
+    act = xt.dtype if node.op.startswith("quant") else str(node.attr("sums"))
     if is_format(wt.dtype) and act == "f32":
         return f"{wt.dtype} weights by f32 activations in f32 sums"
     rest = tuple(
@@ -85,11 +90,17 @@ def product_of(body: Graph) -> Product | str:
     if isinstance(granule, str):
         return granule
     return Product(
-        act, wt.dtype, rows, n, wt.shape[1], x[0], w[0],
+        act, wt.dtype, rows, n, wt.shape[-1], x[0], w[0],
         body.nodes[found[1]].operands[1][0] if len(found) == 2 else None,
         bias[0][0] if bias else None,
         tuple((i, 0) for i in found), rest, granule, picks[0] if picks else None,
+        None if counts is None else counts[0], 1 if counts is None else wt.shape[0],
     )  # fmt: skip
+
+
+def _what(node: Node) -> tuple[object, ...]:
+    """What two products of one store must share: the op, its numbers, how rows are counted."""
+    return node.op, node.attrs, node.operands[2:]
 
 
 def _granule(body: Graph, rest: tuple[int, ...], n: int, picks: bool) -> int | str:

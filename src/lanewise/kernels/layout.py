@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from lanewise.ir.graph import Graph, Type
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 ITEMSIZE: Final = {"f32": 4, "u32": 4, "i32": 4, "f16": 2, "bf16": 2, "f64": 8, "i8": 1, "u8": 1}
 RECIPES: Final = {"int8x2": 64, "int8": 32}  # bytes of codes per group of 32
 PANEL: Final = 16  # output rows of a packed panel
+# bytes of a packed block where they differ from the checkpoint's
+PACKED_BLOCK: Final = {"q4_k": 148, "q5_k": 180, "q6_k": 212}
 
 
 def align(n: int, to: int) -> int:
@@ -35,6 +38,18 @@ def value_bytes(type: Type) -> int:
         fmt = FORMATS[type.dtype]
         return type.size // fmt.block * fmt.nbytes
     return type.size * ITEMSIZE[type.dtype]
+
+
+def packed_bytes(type: Type) -> int:
+    """Bytes of a packed matrix [N, K] (`lw_packed_bytes_<fmt>`): rows in panels of 16, per block
+    what its format takes (k-quants keep their 6-bit scales as bytes), in whole lines of 64; of
+    matrices [E, N, K], one after the other."""
+    *lead, n, k = type.shape
+    fmt = FORMATS[type.dtype]
+    per_block = PACKED_BLOCK.get(type.dtype, fmt.nbytes)
+    panel = PANEL * (k // fmt.block) * per_block
+    each = align(-(-n // PANEL) * (panel if fmt.quantised else align(panel, 64)), 64)
+    return math.prod(lead) * each
 
 
 def product_scratch(k: int, granule: int) -> int:

@@ -8,29 +8,14 @@ refused (PlanError "plan.no_kernel") with the reasons of every row of the table.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from lanewise.errors import PlanError
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
 from lanewise.kernels.bodies import body_of
-from lanewise.kernels.layout import PANEL, align, value_bytes
+from lanewise.kernels.layout import packed_bytes, value_bytes
 from lanewise.kernels.table import Selection, Stage, select
 from lanewise.plan.plan import Array, Launch, Use
-from lanewise.quant.format import FORMATS
-
-# bytes of a packed block where they differ from the checkpoint's
-PACKED_BLOCK: Final = {"q4_k": 148, "q5_k": 180, "q6_k": 212}
-
-
-def packed_bytes(type: Type) -> int:
-    """Bytes of a packed matrix [N, K] (`lw_packed_bytes_<fmt>`): rows in panels of 16, per block
-    what its format takes (k-quants keep their 6-bit scales as bytes), in whole lines of 64."""
-    n, k = type.shape
-    fmt = FORMATS[type.dtype]
-    per_block = PACKED_BLOCK.get(type.dtype, fmt.nbytes)
-    panel = PANEL * (k // fmt.block) * per_block
-    return align(-(-n // PANEL) * (panel if fmt.quantised else align(panel, 64)), 64)
 
 
 @dataclass
@@ -69,7 +54,7 @@ class _Lowering:
             return
         type = node.types[0]
         kind = "constant" if node.op == "weight" else node.op
-        packed = node.op == "weight" and len(type.shape) == 2
+        packed = node.op == "weight" and len(type.shape) > 1
         nbytes = packed_bytes(type) if packed else value_bytes(type)
         self.homes[(index, 0)] = self.array(node.name, kind, nbytes, type)
 

@@ -237,7 +237,8 @@ def format_of(name: str | Format) -> Format:
 
 @dataclass(frozen=True, eq=False)
 class QuantArray:
-    """A matrix in a format: ``data`` uint8 [n, bytes of a row] stands for f32 ``shape`` [n, k].
+    """A matrix in a format: ``data`` uint8 [n, bytes of a row] stands for f32 ``shape`` [n, k];
+    or several of them, [e, n, bytes of a row] for [e, n, k].
 
     Raises UsageError ``usage.format`` for a name that is not in the table, ``usage.format_shape``
     if the bytes do not fit the shape.
@@ -248,32 +249,34 @@ class QuantArray:
     """
 
     format: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     data: Bytes
 
     def __post_init__(self) -> None:
-        n, k = self.shape
-        wanted = (n, format_of(self.format).row_bytes(k))
+        wanted = (*self.shape[:-1], format_of(self.format).row_bytes(self.shape[-1]))
         if self.data.dtype != np.uint8 or self.data.shape != wanted:
+            sizes = " x ".join(map(str, self.shape))
             raise _bad_rows(
-                self.format, f"{self.data.dtype} {self.data.shape} for {n} x {k}, not u8 {wanted}"
+                self.format, f"{self.data.dtype} {self.data.shape} for {sizes}, not u8 {wanted}"
             )
 
     def decode(self) -> Floats:
-        """f32 [n, k]; raises UsageError ``usage.format`` for a format known by name only."""
+        """f32 of ``shape``; raises UsageError ``usage.format`` for a format known by name only."""
         decode = FORMATS[self.format].decode
         if decode is None:
             raise UsageError(
                 "usage.format", f"{self.format} is not decoded", remedy="convert to another format"
             )
-        return decode(self.data)
+        return decode(self.data.reshape(-1, self.data.shape[-1])).reshape(self.shape)
 
     @staticmethod
     def encode(x: Floats, format: str) -> QuantArray:
-        """f32 [n, k] in a format that we can write; raises UsageError ``usage.format``."""
+        """f32 [n, k] or [e, n, k] in a format that we can write; raises UsageError
+        ``usage.format``."""
         encode = format_of(format).encode
         if encode is None:
             raise UsageError(
                 "usage.format", f"{format} is not written", remedy="q8_0, q4_0, q4_1, q5_0, q5_1"
             )
-        return QuantArray(format, (x.shape[0], x.shape[1]), encode(x))
+        rows = encode(x.reshape(-1, x.shape[-1]))
+        return QuantArray(format, x.shape, rows.reshape(*x.shape[:-1], -1))

@@ -10,6 +10,7 @@ they are never there twice.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -254,8 +255,8 @@ class _Packer:
     def size(self, constant: Constant) -> int:
         """Bytes of the packed matrix.  The packer knows best; a manifest that is far off names
         another matrix."""
-        n, k = constant.type.shape
-        size = int(self._bytes(n, k))
+        *lead, n, k = constant.type.shape
+        size = math.prod(lead) * int(self._bytes(n, k))
         if abs(size - constant.nbytes) > _LINE + size // 16:
             raise _unfit(constant, f"packs into {size} bytes, not {constant.nbytes}")
         return max(size, constant.nbytes)
@@ -263,17 +264,20 @@ class _Packer:
     def __call__(
         self, constant: Constant, raw: Bytes, out: Bytes, workers: ThreadPoolExecutor
     ) -> None:
-        n, k = constant.type.shape
+        *lead, n, k = constant.type.shape
+        count = math.prod(lead)
         _check(constant, raw.nbytes, raw_size(constant))
         panels = -(-n // PANEL)
-        step = max(1, _PIECE * panels // max(1, out.nbytes))
-        into, of = out.ctypes.data, raw.ctypes.data
+        step = max(1, _PIECE * panels * count // max(1, out.nbytes))
+        to, of = int(self._bytes(n, k)), raw.nbytes // count
 
-        def piece(first: int) -> None:
-            self._pack(of, into, n, k, first, min(first + step, panels))
+        def piece(at: tuple[int, int]) -> None:
+            e, first = at
+            into, raws = out.ctypes.data + e * to, raw.ctypes.data + e * of
+            self._pack(raws, into, n, k, first, min(first + step, panels))
 
         # list(): wait for all, and raise what any raised.
-        list(workers.map(piece, range(0, panels, step)))
+        list(workers.map(piece, ((e, p) for e in range(count) for p in range(0, panels, step))))
 
 
 def _packers(
@@ -294,8 +298,8 @@ def raw_size(constant: Constant) -> int:
     type = constant.type
     if type.dtype in DTYPES:
         return type.size * DTYPES[type.dtype].itemsize
-    n, k = type.shape
-    return n * FORMATS[type.dtype].row_bytes(k)
+    *lead, k = type.shape
+    return math.prod(lead) * FORMATS[type.dtype].row_bytes(k)
 
 
 def raw_bytes(value: Any) -> Bytes:

@@ -37,9 +37,6 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda v: isinstance(v, str), "a string"),
     "Sequence[int]": (
         lambda v: isinstance(v, tuple | list) and all(map(_whole, v)), "a tuple of integers"),
-    "tuple[int, int]": (
-        lambda v: isinstance(v, tuple | list) and len(v) == 2 and all(map(_whole, v)),
-        "two integers"),
     "SamplingOptions": (lambda v: type(v).__name__ == "SamplingOptions", "SamplingOptions"),
     "None": (lambda v: v is None, "None"),
 }  # fmt: skip
@@ -89,7 +86,7 @@ def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
     if isinstance(value, Tensor) and "State" in kinds:
         return "declare it by b.state; a write gives its next version"
     if isinstance(value, Quantized | Int4) and "Tensor" in kinds:
-        return "`quant_matmul`, `quant_gather_rows` and `int4_matmul` take it"
+        return "`quant_matmul`, `quant_gather_rows`, `int4_matmul` take it; experts: `quantized`"
     if "Quantized" in kinds or "Int4" in kinds:
         return f"declare it by `{'quantized' if 'Quantized' in kinds else 'int4'}`"
     if "State" in kinds:

@@ -58,8 +58,8 @@ def numpy_type(port: PortDesc) -> tuple[Any, tuple[int, ...]]:
     row = DTYPES.get(port.dtype)
     if row is not None:
         return row.numpy, port.shape
-    n, k = port.shape
-    return np.dtype(np.uint8), (n, FORMATS[port.dtype].row_bytes(k))
+    *lead, k = port.shape
+    return np.dtype(np.uint8), (*lead, FORMATS[port.dtype].row_bytes(k))
 
 
 @dataclass(frozen=True, slots=True)

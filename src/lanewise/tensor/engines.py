@@ -5,6 +5,7 @@ Both take `bind(name, bound)` for what changed and `run(numbers)`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from lanewise.ir.graph import Graph
 from lanewise.ir.interp import interpret
 from lanewise.ir.values import QuantArray
-from lanewise.kernels.layout import PANEL
+from lanewise.kernels.layout import PANEL, packed_bytes
 from lanewise.plan.program import Constant, Program
 from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
@@ -41,8 +42,9 @@ class Packed:
         self._constants: dict[str, tuple[Constant, int]] = {}  # and the bytes of each
         for c in program.constants:
             assert library is not None
-            size = int(library.function(f"lw_packed_bytes_{c.type.dtype}", "lll")(*c.type.shape))
-            self._constants[c.name] = c, _lines(max(size, c.nbytes))
+            *lead, n, k = c.type.shape
+            size = int(library.function(f"lw_packed_bytes_{c.type.dtype}", "lll")(n, k))
+            self._constants[c.name] = c, _lines(max(size * math.prod(lead), c.nbytes))
         self._room: dict[str, Array] | None = None  # places that were not taken yet
 
     def get(self, name: str, array: Array) -> Array:
@@ -60,9 +62,12 @@ class Packed:
         out = self._room.pop(name, None)
         if out is None:  # the first form may be in use by another instance
             out = Block(size, f"weight {name!r}").bytes
-        n, k = constant.type.shape
+        *lead, n, k = constant.type.shape
+        count, of, into = math.prod(lead), array.ctypes.data, out.ctypes.data
+        each = packed_bytes(constant.type) // count
         pack = library.function(f"lw_pack_{constant.type.dtype}", "vppllll")
-        pack(array.ctypes.data, out.ctypes.data, n, k, 0, -(-n // PANEL))
+        for e in range(count):
+            pack(of + e * (array.nbytes // count), into + e * each, n, k, 0, -(-n // PANEL))
         return out
 
     def _places(self) -> dict[str, Array]:
@@ -146,7 +151,7 @@ class Reference:
             elif port.kind != "output":
                 values[name] = array
             if port.kind == "weight" and array.dtype == np.uint8:
-                values[name] = QuantArray(port.dtype, (port.shape[0], port.shape[1]), array)
+                values[name] = QuantArray(port.dtype, port.shape, array)
         result = interpret(self._graph, values)
         for name, value in result.outputs.items():
             self._bound[name][...] = value

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lanewise.tensor.builder import Builder
 
 PAGE = 64
+PRODUCTS = ("linear", "grouped_linear")
 
 
 def lower_roots(builder: Builder) -> Graph:
@@ -66,7 +67,7 @@ def _packed(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> set[
         users = [graph.nodes[u] for u in graph.uses.get((index, 0), ())]
         fits = [_takes_packed(u, (index, 0)) for u in users]
         wanted = is_format(graph.nodes[index].types[0].dtype)
-        wanted = wanted or any(u.op == "linear" and f for u, f in zip(users, fits, strict=True))
+        wanted = wanted or any(u.op in PRODUCTS and f for u, f in zip(users, fits, strict=True))
         if not wanted:
             continue
         found.add(index)
@@ -82,7 +83,7 @@ def _packed(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> set[
 
 def _takes_packed(node: Node, ref: Ref) -> bool:
     at = [k for k, r in enumerate(node.operands) if r == ref]
-    return at == [1] if node.op == "linear" else node.op == "gather_rows" and at == [0]
+    return at == [1] if node.op in PRODUCTS else node.op == "gather_rows" and at == [0]
 
 
 def _layouts(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> dict[int, str]:

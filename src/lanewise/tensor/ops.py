@@ -271,10 +271,11 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return made if made.poisoned else reshape(made, (*lead, m, b.shape[-1]))
 
 
-def _weight(b: Builder, op: str, w: Any) -> bool:
+def declared_weight(b: Builder, op: str, w: Any) -> bool:
+    """Refuse a matrix that a plan could not pack."""
     if isinstance(w, Tensor) and w.ref is not None and w.ref not in b.weights:
         b.refuse("weight", f"{op}: w is {w.type}, no declared weight",
-                 "declare it with `b.weight`, or use `matmul`")  # fmt: skip
+                 f"declare it with `b.weight`, or use `{op.replace('linear', 'matmul')}`")
         return False
     return True
 
@@ -284,7 +285,7 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """x f32 [M, K] times the rows of a declared weight w [N, K] (any float dtype or format), plus
     bias f32 [N]: f32 [M, N]."""
     b = builder_of("linear", x, w)
-    if w is not None and not _weight(b, "linear", w):
+    if w is not None and not declared_weight(b, "linear", w):
         return b.poison(x)
     return b.op("linear", (x, w) if bias is None else (x, w, bias))
 

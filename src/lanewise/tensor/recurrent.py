@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from lanewise.ir.ops.rules import is_format
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor
+from lanewise.tensor.ops import declared_weight
 
 GROUP = 128
 
@@ -56,18 +59,43 @@ def conv_ring(
 
 
 @checked
-def grouped_matmul(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
-    """x f32 [T, K], sorted by expert, times w [E, K, N] of each row's expert: f32 [T, N].  counts
-    u32 [E]; rows past their sum are exactly 0 and read no weight."""
-    return builder_of("grouped_matmul", x, w, counts).op("grouped_matmul", (x, w, counts))
+def grouped_matmul(x: Tensor, w: Tensor | Quantized, counts: Tensor) -> Tensor:
+    """x f32 [T, K], sorted by expert, times w of each row's expert: f32 [T, N].  counts u32 [E];
+    rows past their sum are exactly 0 and read no weight.
+
+    w: f32, f16 or bf16 [E, K, N]; or a declared weight of a checkpoint's format, or `quantized`,
+    [E, N, K]: codes lie along K, and that is `grouped_linear`.  (Not `int4`: its groups of 128
+    run across the experts.)
+    """
+    return _grouped("grouped_matmul", x, w, counts)
 
 
 @checked
-def grouped_matvec(x: Tensor, w: Tensor, counts: Tensor) -> Tensor:
+def grouped_matvec(x: Tensor, w: Tensor | Quantized, counts: Tensor) -> Tensor:
     """`grouped_matmul`: one kernel serves few rows and many, with the same bits."""
-    return builder_of("grouped_matvec", x, w, counts).op(
-        "grouped_matmul", (x, w, counts), as_="grouped_matvec"
-    )
+    return _grouped("grouped_matvec", x, w, counts)
+
+
+@checked
+def grouped_linear(x: Tensor, w: Tensor | Quantized, counts: Tensor) -> Tensor:
+    """x f32 [T, K], sorted by expert, times the rows of each expert's matrix of a declared weight
+    w [E, N, K] (any float dtype or format, as checkpoints hold experts): f32 [T, N].
+
+    A row has the bits of `linear` with its expert's matrix alone.  counts u32 [E]: rows of each
+    expert; rows past their sum are exactly 0 and read no weight, counts beyond T are cut.
+    """
+    w = w.weight if isinstance(w, Quantized) else w
+    b = builder_of("grouped_linear", x, w, counts)
+    if w is not None and not declared_weight(b, "grouped_linear", w):
+        return b.poison(x)
+    return b.op("grouped_linear", (x, w, counts))
+
+
+def _grouped(name: str, x: Tensor, w: Any, counts: Tensor) -> Tensor:
+    w = w.weight if isinstance(w, Quantized) else w
+    b = builder_of(name, x, w, counts)
+    packed = isinstance(w, Tensor) and is_format(w.dtype)
+    return b.op("grouped_linear" if packed else "grouped_matmul", (x, w, counts), as_=name)
 
 
 @checked
@@ -97,32 +125,34 @@ def combine(rows: Tensor, weights: Tensor, permutation: Tensor) -> Tensor:
 
 
 @checked
-def quantized(b: Builder, name: str, shape: tuple[int, int]) -> Quantized:
-    """Declare a weight [N, K] of int8 codes with an f16 scale per 32 of a row (format q8_0);
-    `quantize_int8` makes what is bound."""
+def quantized(b: Builder, name: str, shape: Sequence[int]) -> Quantized:
+    """Declare a weight [N, K] (of experts: [E, N, K]) of int8 codes with an f16 scale per 32 of a
+    row (format q8_0); `quantize_int8` makes what is bound."""
     return Quantized(b.weight(name, "q8_0", shape))
 
 
 def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
-    """f32 [N, K] as rows of q8_0 bytes: scale = max|w| / 127 rounded to f16 and read back, codes
-    to nearest even, clamped to -127..127; a block of zeros has scale 0.
+    """f32 [N, K] or [E, N, K] as rows of q8_0 bytes: scale = max|w| / 127 rounded to f16 and read
+    back, codes to nearest even, clamped to -127..127; a block of zeros has scale 0.
 
     An element is off by at most half a scale, plus what f16 rounding of the scale costs at the
     clamp.  Raises ValueError for a K that is no multiple of 32 and for numbers that f16 scales
     cannot hold.
     """
-    rows, k = np.asarray(w).shape
-    blocks = np.asarray(w, np.float32).reshape(rows, -1, 32)
+    *lead, k = np.asarray(w).shape
+    if k % 32:
+        raise ValueError("rows must be whole blocks of 32 finite numbers below 8.3e6")
+    blocks = np.asarray(w, np.float32).reshape(-1, k // 32, 32)
     with np.errstate(over="ignore"):
         scale = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float16)
-    if k % 32 or not np.isfinite(scale.astype(np.float32)).all():
+    if not np.isfinite(scale.astype(np.float32)).all():
         raise ValueError("rows must be whole blocks of 32 finite numbers below 8.3e6")
     back = scale.astype(np.float32)[..., None]
     codes = np.rint(np.divide(blocks, back, out=np.zeros_like(blocks), where=back > 0))
-    out = np.zeros((rows, k // 32, 34), np.uint8)
+    out = np.zeros((len(blocks), k // 32, 34), np.uint8)
     out[..., :2] = scale[..., None].view(np.uint8)
     out[..., 2:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
-    return out.reshape(rows, -1)
+    return out.reshape(*lead, -1)
 
 
 @checked
@@ -214,7 +244,8 @@ def _fit(part: np.ndarray[Any, Any]) -> tuple[np.float16, np.float16]:
 
 
 __all__ = [
-    "combine", "conv_ring", "grouped_matmul", "grouped_matvec", "int4", "int4_matmul",
+    "combine", "conv_ring", "grouped_linear", "grouped_matmul", "grouped_matvec", "int4",
+    "int4_matmul",
     "int4_matvec", "linear_attention", "quantize_int4", "quantize_int8", "quantized",
     "route", "top_k",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ struct LwContext {
 struct LwEnv {
   LwContext* c;
   uint8_t* const* p;
+  int64_t row;  // of experts: the first row of the one at work
 };
 
 constexpr uint32_t LW_NO_PAGE = 0xffffffffu;
@@ -94,6 +95,30 @@ LW_INLINE lw_range lw_share(int64_t before, int64_t n, int64_t granule, int64_t 
   s.begin = lw_cut(total * t / T, before, n, granule);
   s.end = lw_cut(total * (t + 1) / T, before, n, granule);
   return s;
+}
+
+// Rows sorted by expert times the matrix of each: m says all rows and the first matrix, `each` the
+// bytes between matrices.  Rows past the sum of counts are stored as zeros, and read no weight.
+LW_INLINE void lw_grouped(const LwMatmul* all, LwEnv* env, const uint32_t* counts, int64_t experts,
+                          int64_t each, void (*product)(const LwMatmul*)) {
+  LwMatmul m = *all;
+  env->row = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    m.rows = lw_least(counts[e], all->rows - env->row);
+    m.w = (const uint8_t*)all->w + e * each;
+    m.w1 = all->w1 ? (const uint8_t*)all->w1 + e * each : nullptr;
+    m.x = (const uint8_t*)all->x + env->row * all->xstride;
+    if (m.rows) product(&m);
+    env->row += m.rows;
+  }
+  float* zeros = (float*)all->scratch;
+  const int64_t wide = all->w1 ? 2 : 1;
+  for (; env->row < all->rows; ++env->row)
+    for (int64_t c = all->col0; c < all->col1; c += all->granule) {
+      const int64_t cols = lw_least(all->granule, all->col1 - c);
+      for (int64_t i = 0; i < cols * wide; ++i) zeros[i] = 0;
+      all->epilogue(all->env, zeros, cols * wide, 0, 1, c, (int32_t)cols);
+    }
 }
 
 LW_INLINE void lw_copy_row(const float* x, float* out, int64_t n) {
