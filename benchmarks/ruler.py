@@ -31,9 +31,12 @@ def main() -> None:
     if args.json:
         print(json.dumps(told))
     else:
-        print(f"{told['threads']} threads, {told['isa']}: read {told['read']} GB/s")
+        print(f"{told['threads']} threads, {told['isa']}: read {told['read']} GB/s, "
+              f"clock {told['clock']} GHz")  # fmt: skip
         for kind in ruler.KINDS:
-            print(f"{told[kind]} x 10^9 multiply-adds a second ({kind})")
+            each = told[kind] / told["clock"] / told["threads"] if told["clock"] else 0.0
+            print(f"{told[kind]} x 10^9 multiply-adds a second ({kind}), "
+                  f"{each:.1f} a cycle of a core")  # fmt: skip
 
 
 if __name__ == "__main__":

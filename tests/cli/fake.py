@@ -154,8 +154,11 @@ class FakeLane:
             Launched(0, "matmul", "head", 2e-3, 1e-3, Cost(1500, 100, "int8")),
             Launched(1, "rows", "norm", 1e-3, 0.0, Cost(0, 0, "")),
             Launched(2, "matmul", "head", 1e-3, 0.0, Cost(0, 200, "int8x2")),
+            Launched(3, "attention", "heads", 4e-3, 1e-3, Cost(4000, 300, "f32")),
+            Launched(4, "attention", "heads", 2e-3, 1e-3, Cost(4000, 300, "f32")),
+            Launched(5, "matmul", "chain", 1e-3, 1e-3, Cost(0, 100, "int8x2")),
         )
-        return Profile(form, rows or 1, depth, 6e-3, launches)
+        return Profile(form, rows or 1, depth, 20e-3, launches)
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Uniform but for the token itself, which is likelier as its successor."""
@@ -237,8 +240,8 @@ def install(monkeypatch: Any = None) -> None:
 
 
 def ruler(threads: int) -> Limits:
-    """A machine that reads 1 MB and multiplies 10^5 times a second."""
-    return Limits("avx2", threads, 1e6, 1e5, 4e5, 1e5)
+    """A machine that reads 1 MB and multiplies 10^5 times a second, in 10^4 cycles of a core."""
+    return Limits("avx2", threads, 1e6, 1e5, 4e5, 1e5, clock=1e4)
 
 
 if __name__ == "__main__":

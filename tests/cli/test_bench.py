@@ -66,7 +66,7 @@ def test_the_table(call):
     result = call("bench", "fake", "-p", "20", "-n", "4", "-d", "8", "-r", "2")
     lines = result.stdout.splitlines()
     assert lines[0] == "fake: 2 threads, int8x2"
-    assert lines[1].split() == ["test", "tok/s", "range", "of", "limit"]
+    assert lines[1].split() == ["test", "tok/s", "range", "of", "limit", "MAC/cycle"]
     assert lines[2].split()[:7] == ["pp20", "@", "d8", "40.00", "40.0", "-", "40.0"]
     assert lines[3].split()[:4] == ["tg4", "@", "d8", "100.00"]
     assert "first token 0.25 s" in lines[4] and "peak" in lines[4]
@@ -83,6 +83,8 @@ def test_shares_of_the_limit(call):
     seconds = 20 * 32 * 32 / 2e5 + 50 * 32 / 1e5 + attention  # int8x2: half of int8's peak
     assert record["pp_of_limit"] == pytest.approx(seconds / 0.5, abs=6e-4)
     assert record["limits"]["threads"] == record["threads"]
+    macs = 20 * 32 * 32 + 50 * 32 + 2 * 2 * 4 * 8 * (20 * 8 + 20 * 21 / 2)
+    assert record["pp_macs_per_cycle"] == round(macs / 0.5 / 1e4 / 2, 3)
     one_word = bench(call, "fake", "-p", "20", "-n", "0", "-d", "8", "--activations", "int8")
     assert one_word["pp_of_limit"] < record["pp_of_limit"] and one_word["tg_of_limit"] is None
     exact = bench(call, "fake", "-p", "20", "-n", "0", "-d", "8", "--activations", "f32")
@@ -93,3 +95,4 @@ def test_shares_of_the_limit(call):
 def test_no_limits(call):
     record = bench(call, "fake", "-p", "20", "-n", "4", "--no-limits")
     assert record["limits"] is record["tg_of_limit"] is record["pp_of_limit"] is None
+    assert record["pp_macs_per_cycle"] is None

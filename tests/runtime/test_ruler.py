@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,4 +41,16 @@ def test_peaks_of_recipes() -> None:
     assert [x.peak(r) for r in ("int8", "int8x2", "f32", "f64")] == [8e11, 4e11, 1e11, 5e10]
     assert x.record() == {
         "isa": "avx2", "threads": 2, "read": 10.0, "f32": 100.0, "int8": 800.0, "int16": 300.0,
+        "clock": 0.0,
     }  # fmt: skip
+    assert x.per_cycle(6e9) is None
+    assert replace(x, clock=3e9).per_cycle(6e10) == 10.0  # of each of 2 threads
+
+
+def test_the_clock_is_of_a_machine_that_exists(limits: Limits) -> None:
+    """No core does more than 4 vectors of multiply-adds a cycle; on x86 none has done less than
+    half a vector, whatever else the machine does meanwhile."""
+    assert 1e8 < limits.clock < 8e9
+    lanes = {"avx512": 16, "avx2": 8}.get(limits.isa, 4)
+    each = limits.per_cycle(limits.f32)
+    assert each is not None and lanes / 8 < each < 16 * lanes

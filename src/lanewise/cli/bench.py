@@ -74,7 +74,8 @@ def command(
     (speculation is off).  Their limits are measured after them: writing reads every weight and
     the cache once a token, reading a prompt multiplies.  With --json the last line of stdout is
     one object: pp, tg (null if left out), prompt, generate, depth, threads, activations,
-    first_token_s, peak_bytes, limits (10^9 a second), pp_of_limit, tg_of_limit and more.
+    first_token_s, peak_bytes, limits (10^9 a second), pp_of_limit, tg_of_limit,
+    pp_macs_per_cycle (multiply-adds of a core, attention's included) and more.
     """
     if not prompt and not generate:
         raise click.UsageError("-p 0 with -n 0 leaves nothing to measure.")
@@ -128,6 +129,7 @@ def _record(
         "limits": None,
         "pp_of_limit": None,
         "tg_of_limit": None,
+        "pp_macs_per_cycle": None,
     }
 
 
@@ -144,10 +146,13 @@ def _show(record: dict[str, Any], cached: bool | None) -> None:
             spread = f"{min(runs):.1f} - {max(runs):.1f}"
             share = record[f"{kind}_of_limit"]
             told = "" if share is None else f"{share:.2f}"
-            rows.append((f"{kind}{count}{at}", f"{record[kind]:.2f}", spread, told))
+            macs = record["pp_macs_per_cycle"] if kind == "pp" else None
+            cycle = "" if macs is None else f"{macs:.1f}"
+            rows.append((f"{kind}{count}{at}", f"{record[kind]:.2f}", spread, told, cycle))
     click.echo(f"{record['model']}: {record['threads']} threads, {record['activations']}")
-    head = ("test", "tok/s", "range", "of limit" if record["limits"] else "")
-    table(head, rows, right=(1, 2, 3))
+    ruled = bool(record["limits"])
+    head = ("test", "tok/s", "range", *(("of limit", "MAC/cycle") if ruled else ("", "")))
+    table(head, rows, right=(1, 2, 3, 4))
     parts = [f"first token {seconds(record['first_token_s'])}"]
     parts.append(f"opened in {seconds(record['open_s'])}" + (" (cached)" if cached else ""))
     parts.append(f"peak {size(record['peak_bytes'])}")
@@ -155,4 +160,7 @@ def _show(record: dict[str, Any], cached: bool | None) -> None:
     if record["limits"]:
         rates = record["limits"]
         macs = ", ".join(f"{rates[kind]:.0f} ({kind})" for kind in ("f32", "int8", "int16"))
-        click.echo(f"limits: read {rates['read']:.1f} GB/s; 10^9 multiply-adds a second: {macs}")
+        clock = f"; {rates['clock']:.2f} GHz" if rates["clock"] else ""
+        click.echo(
+            f"limits: read {rates['read']:.1f} GB/s; 10^9 multiply-adds a second: {macs}{clock}"
+        )

@@ -41,6 +41,11 @@ class Work:
         """Bytes that a token at a depth reads."""
         return self.weights + self.position * depth
 
+    def prompt_macs(self, rows: int, depth: int) -> float:
+        """Multiply-adds of `rows` of prompt after `depth` positions, of all recipes."""
+        seen = rows * depth + rows * (rows + 1) / 2
+        return rows * sum(self.macs.values()) + sum(self.head.values()) + self.attention * seen
+
     def prompt_s(self, rows: int, depth: int, limits: Limits) -> float:
         """The least seconds that `rows` of prompt after `depth` positions take."""
         seen = rows * depth + rows * (rows + 1) / 2
@@ -78,9 +83,11 @@ def work_of(lane: Lane, kv: str, activations: str) -> Work:
 
 def ratios(record: dict[str, Any], work: Work, limits: Limits) -> dict[str, float | None]:
     """Shares of the limit of a bench's record: `tg_of_limit` of the read rate, `pp_of_limit` of
-    the multiply-adds; None for a test that was left out."""
+    the multiply-adds, and `pp_macs_per_cycle`, multiply-adds of a core; None for a test that was
+    left out (and where no clock is)."""
     tg, pp, prompt, depth = (record[k] for k in ("tg", "pp", "prompt", "depth"))
     mean = depth + 1 + (record["generate"] + 1) / 2  # positions that a token sees
     wrote = tg * work.write_bytes(mean) / limits.read if tg else None
     read = work.prompt_s(prompt, depth, limits) * pp / prompt if pp else None
-    return {"pp_of_limit": read, "tg_of_limit": wrote}
+    per_cycle = limits.per_cycle(work.prompt_macs(prompt, depth) * pp / prompt) if pp else None
+    return {"pp_of_limit": read, "tg_of_limit": wrote, "pp_macs_per_cycle": per_cycle}

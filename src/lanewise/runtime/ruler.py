@@ -17,7 +17,7 @@ from lanewise.runtime.build import build_units, kernel_unit
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block, available
 from lanewise.runtime.pool import ThreadPool, shared_pool
-from lanewise.targets.cpu import cpu_target
+from lanewise.targets.cpu import CpuTarget, cpu_target
 
 KINDS: Final = ("f32", "int8", "int16")
 _LEAST: Final = 64 << 20
@@ -27,7 +27,8 @@ _ROUND_S: Final = 0.004  # of one run of multiply-adds: short, to fall between n
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes read and multiply-adds done in a second by `threads` threads together."""
+    """Bytes read and multiply-adds done in a second by `threads` threads together; `clock`: the
+    cycles of one of them meanwhile (0: unknown), as a chain of dependent operations tells them."""
 
     isa: str
     threads: int
@@ -35,6 +36,7 @@ class Limits:
     f32: float
     int8: float
     int16: float
+    clock: float = 0.0
 
     def peak(self, recipe: str) -> float:
         """Multiply-adds a second that a product's recipe allows ("f64" sums: half of f32's): two
@@ -46,8 +48,12 @@ class Limits:
             "f64": self.f32 / 2,
         }[recipe]
 
+    def per_cycle(self, rate: float) -> float | None:
+        """Multiply-adds per cycle and core of a rate of all threads; None where no clock is."""
+        return rate / self.clock / self.threads if self.clock else None
+
     def record(self) -> dict[str, Any]:
-        """For JSON: rates in 10^9 a second."""
+        """For JSON: rates in 10^9 a second, the clock in GHz."""
         told = asdict(self)
         return {k: round(v / 1e9, 2) if isinstance(v, float) else v for k, v in told.items()}
 
@@ -60,13 +66,14 @@ class _LwRuler(ctypes.Structure):
 
 def measure(
     threads: int | None = None, *, nbytes: int = 1 << 30, runs: int = 8,
-    pool: ThreadPool | None = None,
+    pool: ThreadPool | None = None, target: CpuTarget | None = None,
 ) -> Limits:
-    """The limits of `threads` threads (default: the pool's), about a second of work.
+    """The limits of `threads` threads (default: the pool's) with the instructions of a target
+    (default: the process's), about a second of work.
 
     Reads `nbytes` (less where memory is short), the best of `runs`.  Raises BuildError
     "build.*", RunError "run.memory"."""
-    target = cpu_target()
+    target = target or cpu_target()
     unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
     library = Library(build_units([unit], target))
     pool = shared_pool() if pool is None else pool
@@ -85,18 +92,20 @@ def measure(
     try:
         seconds("lw_ruler_fill")
         read = size / min(seconds("lw_ruler_read") for _ in range(runs))
-        peaks = {kind: _peak(kind, library, ruler, seconds, runs) * count for kind in KINDS}
+        peaks = {kind: _peak(kind, "macs", library, ruler, seconds, runs) * count for kind in KINDS}
+        clock = _peak("clock", "cycles", library, ruler, seconds, runs)
     finally:
         block.close()
-    return Limits(target.isa, count, read, **peaks)
+    return Limits(target.isa, count, read, **peaks, clock=clock)
 
 
 def _peak(
-    kind: str, library: Library, ruler: _LwRuler, seconds: Callable[[str], float], runs: int
+    kind: str, unit: str, library: Library, ruler: _LwRuler, seconds: Callable[[str], float],
+    runs: int,
 ) -> float:
-    """Multiply-adds a second of one thread while all are at work."""
-    macs = library.function(f"lw_ruler_{kind}_macs", "i")()
-    if not macs:
+    """Multiply-adds, or cycles, a second of one thread while all are at work."""
+    each = library.function(f"lw_ruler_{kind}_{unit}", "i")()
+    if not each:
         return 0.0
 
     def best(count: int) -> float:
@@ -105,4 +114,4 @@ def _peak(
     ruler.rounds = 1 << 10
     while best(3) < _ROUND_S / 2:
         ruler.rounds *= 2
-    return ruler.rounds * macs / best(4 * runs)
+    return ruler.rounds * each / best(4 * runs)

@@ -1,4 +1,5 @@
-// What a machine can do at most: bytes read from memory, multiply-adds of each recipe's kind.
+// What a machine can do at most: bytes read from memory, multiply-adds of each recipe's kind, and
+// the cycles that pass meanwhile.
 //
 // Each function runs on all threads of a pool at once, as a step does.  Loops keep as many
 // independent chains as hide the latency; nothing is computed that anybody wants.
@@ -62,6 +63,30 @@ LW_EXPORT void lw_ruler_read(void* ruler, int32_t t, int32_t T) {
   for (int s = 1; s < STREAMS; ++s) sum[0] ^= sum[s];
   KEEP(sum[0]);
 }
+
+// A chain of operations, each waiting for the one before: it tells how many cycles pass.  A product
+// of 64-bit words takes 3 cycles on the x86 cores that we know, a sum one cycle on those of ARM
+// (whose products differ); elsewhere there is no clock.
+LW_EXPORT void lw_ruler_clock(void* ruler, int32_t, int32_t) {
+  const int64_t rounds = ((const LwRuler*)ruler)->rounds;
+  uint64_t x = 3;
+#if defined(__x86_64__)
+  for (int64_t i = 0; i < rounds; ++i)
+    asm volatile("imul %0,%0\nimul %0,%0\nimul %0,%0\nimul %0,%0\n" : "+r"(x));
+#elif defined(__aarch64__)
+  for (int64_t i = 0; i < rounds; ++i)
+    asm volatile("add %0,%0,%0\nadd %0,%0,%0\nadd %0,%0,%0\nadd %0,%0,%0\n" : "+r"(x));
+#else
+  (void)rounds, (void)x;
+#endif
+}
+#if defined(__x86_64__)
+LW_EXPORT int32_t lw_ruler_clock_cycles(void) { return 12; }
+#elif defined(__aarch64__)
+LW_EXPORT int32_t lw_ruler_clock_cycles(void) { return 4; }
+#else
+LW_EXPORT int32_t lw_ruler_clock_cycles(void) { return 0; }
+#endif
 
 // x and y stay unknown to the compiler, so that every product is made.
 #define LOOP(type, start, x, y, step)               \
