@@ -280,35 +280,3 @@ def test_closing():
         rt.builder()
     with pytest.raises(UsageError):
         t.Runtime("abacus")
-
-
-def test_threads_submit_compile_and_close_in_any_order():
-    """Right results or a named refusal, whoever comes first."""
-    rt = t.Runtime("cpu", threads=1)
-    cache = t.PlanCache(rt)
-    wrong: list[object] = []
-
-    def record(n: int):
-        return lambda b: b.output("y", b.input("x", t.f32, (n,)) + b.input("z", t.f32, (n,)))
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        for _ in range(170):
-            n = int(rng.integers(1, 4))
-            x, z, y = f32(rng, n), f32(rng, n), np.zeros(n, np.float32)
-            try:
-                cache.compile(record(n), key=n).submit(x=x, z=z, y=y).wait()
-                if not (y == x + z).all():
-                    wrong.append((n, x, y))
-            except LanewiseError as error:
-                if error.code not in ("run.busy", "run.closed"):
-                    wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == [] and len(cache) == 3
-    cache.close()
-    rt.close()

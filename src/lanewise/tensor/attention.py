@@ -33,6 +33,7 @@ def scatter_rows(state: State, rows: Tensor, ids: Tensor) -> State:
     """Store row r at row ids[r] of a state [C, ...]: the next version.  id >= C writes nothing;
     of equal ids the last wins; f32 rows are rounded to a half state's dtype."""
     b = builder_of("scatter_rows", state, rows)
+    b.watch(ids, state.shape[0], "an id", absent=True)
     return b.next_state("scatter_rows", state, rows, ids)[0]
 
 
@@ -54,6 +55,7 @@ def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions
     """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a page table
     u32 [S, W]: the next version of a cache."""
     b = builder_of("kv_write", state, x)
+    places(b, state, table, slots, positions)
     return b.next_state("kv_write", state, x, table, slots, positions)[0]
 
 
@@ -65,6 +67,7 @@ def ragged_rows(
     sequence after the other, sit at lengths[s] - extents[s] and on; lengths clamp to ``reach``.
     For `kv_write`, `rope` and `attention`; rows without a place are 0xFFFFFFFF."""
     b = builder_of("ragged_rows", lengths, extents)
+    segments(b, extents, rows, lengths, reach)
     made = b.multi("ragged_rows", (lengths, extents), results=2, rows=rows, reach=reach)
     return made[0], made[1]
 
@@ -100,6 +103,21 @@ def attention(
     out = b.op("attention", (flat, k, v, *rows, *more), scale=float(number), window=window,
                softcap=float(softcap))  # fmt: skip
     return out if out.poisoned or out.shape == q.shape else reshape(out, q.shape)
+
+
+def segments(b: Builder, extents: Tensor, rows: int, lengths: Any = None, reach: int = 0) -> None:
+    """What `strict` looks at in counts of rows: they fit the rows, and lengths the pages."""
+    b.watch(extents, rows, "rows", whole=True)
+    if lengths is not None:
+        b.watch(lengths, reach + 1, "a length")
+        b.watch(extents, rows, "a count", other=lengths)
+
+
+def places(b: Builder, cache: State, table: Tensor, slots: Tensor, positions: Tensor) -> None:
+    """What `strict` looks at in rows that say where they sit."""
+    b.watch(table, cache.shape[0] // PAGE, "a page")
+    b.watch(slots, table.shape[0], "a slot", absent=True)
+    b.watch(positions, table.shape[-1] * PAGE, "a position", absent=True)
 
 
 class _Attention:
@@ -161,7 +179,10 @@ class _Attention:
                             "`ragged_rows` makes both")  # fmt: skip
                 return None
             table = self.table(pages, 1)
-            return None if table is None else (table, slots, positions)
+            if table is None:
+                return None
+            places(self.b, self.k, table, slots, positions)
+            return table, slots, positions
         if lengths is None:
             self.refuse("missing_operand", "lengths is missing",
                         "u32, one per sequence: how many positions hold tokens")
@@ -217,6 +238,7 @@ class _Attention:
         if table is None or first.poisoned:
             return None
         rows = self.q.shape[0]
+        self.b.watch(lengths, table.shape[1] * PAGE + 1, "a length")
         at = self.b.op("prefill_rows", (lengths, first), as_="attention", rows=rows,
                        reach=table.shape[1] * PAGE)  # fmt: skip
         return table, self.b.constant(np.zeros(rows, np.uint32), f"zeros.{rows}"), at
@@ -239,6 +261,7 @@ class _Attention:
                             "per row", f"declare lengths as [{rows}], or give query_extents")
                 return None
             extents = self.b.constant(np.ones(rows, np.uint32), f"ones.{rows}")
+        segments(self.b, extents, rows, lengths, table.shape[1] * PAGE)
         made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", results=2,
                             rows=rows, reach=table.shape[1] * PAGE)  # fmt: skip
         return None if made[0].poisoned else (table, made[0], made[1])

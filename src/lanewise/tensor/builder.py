@@ -9,7 +9,6 @@ belongs to one thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from lanewise.dtypes import DType
 from lanewise.errors import GraphError, LanewiseError, collect
 from lanewise.ir.builder import GraphBuilder, call_site
-from lanewise.ir.graph import Graph, Ref, Type
+from lanewise.ir.graph import Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import BLOCKS
 from lanewise.ir.states import overlap
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from lanewise.tensor.identity import Identity
     from lanewise.tensor.plan import Plan
     from lanewise.tensor.runtime import Runtime
+    from lanewise.tensor.strict import Check
 
 POISON = Type("f32", (1,))
 
@@ -36,15 +36,6 @@ def short(x: Any) -> str:
     """What was given, in a few words (an array would be pages)."""
     plain = isinstance(x, int | float | str | tuple | list | None) and len(repr(x)) < 60
     return repr(x) if plain or isinstance(x, Tensor | State) else f"of type {type(x).__name__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Device data that `strict` looks at when it is bound: every element below `limit`."""
-
-    port: str
-    limit: int
-    what: str
 
 
 class Builder:
@@ -320,12 +311,22 @@ class Builder:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def watch(self, x: Any, limit: int, what: str) -> None:
-        """Have `strict` look at a port's values: each below `limit`."""
-        if isinstance(x, Tensor) and x.ref is not None:
-            name = self.graph_builder.node(x.ref).name
-            if any(p.name == name and p.kind == "input" for p in self.ports):
-                self.checks.append(Check(name, limit, what))
+    def watch(self, x: Any, limit: int, what: str, other: Any = None, **more: Any) -> None:
+        """Have `strict` look at a port's values: see `Check`; what no port holds goes unseen."""
+        from lanewise.tensor.strict import Check
+
+        port, bound = self._port(x), self._port(other)
+        if port is not None and (other is None or bound is not None):
+            live = port.attributes.get("live", "")
+            name = "" if bound is None else bound.name
+            self.checks.append(Check(port.name, limit, what, other=name, live=live, **more))
+
+    def _port(self, x: Any) -> Node | None:
+        """The root of a tensor that is a port as it stands."""
+        if not isinstance(x, Tensor) or x.ref is None:
+            return None
+        node = self.graph_builder.node(x.ref)
+        return node if any(p.name == node.name and p.kind == "input" for p in self.ports) else None
 
     def graph(self) -> Graph:
         """The recorded graph as the pipeline takes it; raises every refusal together."""

@@ -12,6 +12,8 @@ from typing import Any
 
 from lanewise.closing import Closing
 from lanewise.errors import RunError, UsageError
+from lanewise.ir.builder import call_site
+from lanewise.tensor.arguments import plain
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.plan import Plan
 from lanewise.tensor.runtime import Runtime
@@ -40,7 +42,7 @@ class PlanCache(Closing):
         with one a hit costs a look-up.  Options as `Runtime.compile`; all but the label are part
         of the key.  A recording that is refused is not kept.
         """
-        chosen = tuple(sorted((k, v) for k, v in options.items()))
+        chosen = self._runtime.options(**options)
         builder: Builder | None = None
         if key is None:
             builder = self._record(record)
@@ -49,7 +51,7 @@ class PlanCache(Closing):
             whole = ("key", key, self._runtime.description, chosen)
         with self._lock:
             if self._closed:
-                raise RunError("run.closed", "the plan cache was closed", remedy="make a new one")
+                raise self._was_closed()
             found = self._plans.get(whole)
             mine = found is None
             if found is None:
@@ -57,12 +59,23 @@ class PlanCache(Closing):
         if mine:
             try:
                 builder = builder or self._record(record)
-                found.set_result(self._runtime.compile(builder, label=label, **options))
+                plan = self._runtime.compile(builder, label=label, **options)
+                with self._lock:
+                    kept = not self._closed
+                    if kept:
+                        found.set_result(plan)
+                if not kept:  # closed by another thread, while this one compiled
+                    plan.close()
+                    raise self._was_closed()
             except BaseException as error:
                 with self._lock:
                     self._plans.pop(whole, None)
                 found.set_exception(error)
         return found.result()
+
+    def _was_closed(self) -> RunError:
+        return RunError("run.closed", "the plan cache was closed", place=call_site(),
+                        remedy="make a new one")  # fmt: skip
 
     def _record(self, record: Callable[[Builder], object]) -> Builder:
         builder = self._runtime.builder()
@@ -74,7 +87,8 @@ class PlanCache(Closing):
 
     def close(self) -> None:
         """Close every plan; may be called again.  Raises RunError ``run.busy`` (and stays open)
-        while one has a submission in flight."""
+        while one has a submission in flight.  What other threads still compile is closed when it
+        is done, and they are refused."""
         with self._lock:
             for whole, future in list(self._plans.items()):
                 if future.done() and future.exception() is None:
@@ -92,7 +106,7 @@ class Buckets:
     __slots__ = ("_sizes",)
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        given = list(sizes)
+        given = [plain(s) for s in sizes]
         wrong = [s for s in given if not isinstance(s, int) or isinstance(s, bool) or s <= 0]
         twice = sorted({s for s in given if given.count(s) > 1} - set(wrong))
         if not given:
@@ -114,14 +128,17 @@ class Buckets:
     def for_(self, n: int) -> int:
         """The smallest size that holds n tokens.  Raises UsageError ``usage.buckets`` if none
         does: a prompt is never cut."""
+        if type(plain(n)) is not int or n < 0:
+            raise _buckets(f"{n!r} tokens", "an integer from 0")
         for size in self._sizes:
             if n <= size:
                 return size
-        raise _buckets(f"{n} tokens do not fit: the largest size is {self._sizes[-1]}")
+        raise _buckets(f"{n} tokens do not fit: the largest size is {self._sizes[-1]}",
+                       "a larger bucket, or the prompt in pieces")  # fmt: skip
 
 
-def _buckets(what: str) -> UsageError:
-    return UsageError("usage.buckets", what, remedy="give distinct positive sizes")
+def _buckets(what: str, remedy: str = "give distinct positive sizes") -> UsageError:
+    return UsageError("usage.buckets", what, place=call_site(), remedy=remedy)
 
 
 class BlockPool:
@@ -135,7 +152,7 @@ class BlockPool:
     def __init__(self, blocks: int, positions: int = 64) -> None:
         for name, value in (("blocks", blocks), ("positions", positions)):
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-                raise UsageError("usage.pool", f"{name} is {value!r}", remedy="a positive integer")
+                raise _pool(f"{name} is {value!r}", "a positive integer")
         self.blocks = blocks
         self.positions = positions
         self._free = list(range(blocks - 1, -1, -1))
@@ -152,16 +169,16 @@ class BlockPool:
         Raises RunError ``run.pool_empty`` (nothing is taken), UsageError ``usage.pool`` for pages
         that are not held, or a count that is negative.
         """
-        held = list(pages or ())
-        if n < 0:
-            raise UsageError("usage.pool", f"{n} positions", remedy="0 or more")
+        held = _pages(pages)
+        if type(n) is not int or n < 0:
+            raise _pool(f"{n!r} positions", "an integer from 0")
         with self._lock:
             self._held(held)
             need = -(-n // self.positions) - len(held)
             if need > len(self._free):
                 raise RunError(
                     "run.pool_empty", f"{need} blocks are needed, {len(self._free)} are free",
-                    remedy="free a sequence's pages, or make a larger pool",
+                    place=call_site(), remedy="free a sequence's pages, or make a larger pool",
                 )  # fmt: skip
             for _ in range(need):
                 page = self._free.pop()
@@ -171,27 +188,43 @@ class BlockPool:
 
     def share(self, pages: Sequence[int]) -> list[int]:
         """The same pages for another sequence: each counts one holder more."""
+        held = _pages(pages)
         with self._lock:
-            self._held(pages)
-            for page in pages:
+            self._held(held)
+            for page in held:
                 self._counts[page] += 1
-        return list(pages)
+        return held
 
     def free(self, pages: Sequence[int]) -> None:
         """Give a sequence's pages back, all or none.  Raises UsageError ``usage.pool`` for a page
         that is not held, or that is given twice."""
+        held = _pages(pages)
         with self._lock:
-            self._held(pages)
-            for page in pages:
+            self._held(held)
+            for page in held:
                 self._counts[page] -= 1
                 if self._counts[page] == 0:
                     self._free.append(page)
 
-    def _held(self, pages: Sequence[int]) -> None:
-        if len(set(pages)) != len(pages):
-            raise UsageError("usage.pool", "a page is given twice", remedy="give each page once")
+    def _held(self, pages: list[Any]) -> None:
         for page in pages:
-            good = isinstance(page, int) and 0 <= page < self.blocks and self._counts[page] > 0
+            good = type(page) is int and 0 <= page < self.blocks and self._counts[page] > 0
             if not good:
-                raise UsageError("usage.pool", f"page {page} is not held",
-                                 remedy="free a page once, and only what grow gave")
+                raise _pool(f"page {page!r} is not held",
+                            "free a page once, and only what grow gave")  # fmt: skip
+        if len(set(pages)) != len(pages):
+            raise _pool("a page is given twice", "give each page once")
+
+
+def _pages(pages: Any) -> list[Any]:
+    """A sequence's pages as a list of Python's integers (a row of a page table is as good)."""
+    if pages is None:
+        return []
+    try:
+        return [plain(page) for page in pages]
+    except TypeError:
+        raise _pool(f"pages are {pages!r}", "the list that grow gave") from None
+
+
+def _pool(what: str, remedy: str) -> UsageError:
+    return UsageError("usage.pool", what, place=call_site(), remedy=remedy)

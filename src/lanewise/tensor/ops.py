@@ -382,6 +382,8 @@ def rope(
         table = b.op("rope_angles", (positions, base), as_="rope", rotary=rotary_dim)
         rows = positions.shape[0]
         positions = b.constant(np.arange(rows, dtype=np.uint32), f"rows.{rows}")
+    elif table is not None:
+        b.watch(positions, table.shape[0], "a position", absent=True)
     return b.op("rope", (x, positions, table), rotary=rotary_dim, style=style)
 
 

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 class Fence:
     """The end of a submission: `done`, and `wait`, which raises what went wrong."""
 
-    __slots__ = ("_lock", "error")
+    __slots__ = ("_ended", "_lock", "error")
 
     def __init__(self) -> None:
+        self._ended = False
         self._lock = threading.Lock()
         self._lock.acquire()
         self.error: LanewiseError | None = None
@@ -45,20 +46,24 @@ class Fence:
     @property
     def done(self) -> bool:
         """True once the submission has ended, well or not."""
-        return not self._lock.locked()
+        return self._ended
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the end.  Raises what the submission failed with, or RunError
         ``run.timeout`` after ``timeout`` seconds."""
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+        if self._ended:  # several may wait at once
+            pass
+        elif self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
+            self._lock.release()
+        elif not self._ended:
             raise RunError("run.timeout", f"not done after {timeout} s", place=call_site(),
                            remedy="wait longer: the submission goes on")  # fmt: skip
-        self._lock.release()
         if self.error is not None:
             raise self.error
 
     def finish(self, error: LanewiseError | None = None) -> None:
         self.error = error
+        self._ended = True
         self._lock.release()
 
 
@@ -233,7 +238,7 @@ class Plan(Closing):
             instance = self._free.pop()
         try:
             changed, numbers = self._table.check(given, instance.known)
-            self._limits(given, numbers)
+            self._limits({**given, **numbers}, numbers)
             for name, bound in changed.items():
                 instance.engine.bind(name, bound)
                 instance.known[name] = bound

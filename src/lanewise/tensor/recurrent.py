@@ -41,6 +41,7 @@ def linear_attention(
     if op is None:
         b.refuse("attribute", f"linear_attention: form is {form!r}", "'recurrent' or 'chunked'")
         return b.poison(v), state
+    b.watch(query_extents, q.shape[0], "rows", whole=True)
     made, rest = b.next_state(
         op, state, q, k, v, alpha, beta, query_extents, decay=decay, as_="linear_attention"
     )
@@ -54,6 +55,7 @@ def conv_ring(
     """Depthwise causal convolution over the last L inputs of each sequence: (y f32 [T, C], next
     state).  taps f32 [L, C], the oldest first; state f32 [slots, L-1, C]: the last inputs."""
     b = builder_of("conv_ring", x, taps, state)
+    b.watch(query_extents, x.shape[0], "rows", whole=True)
     made, rest = b.next_state("conv_ring", state, x, taps, query_extents)
     return rest[0], made
 
@@ -88,12 +90,14 @@ def grouped_linear(x: Tensor, w: Tensor | Quantized, counts: Tensor) -> Tensor:
     b = builder_of("grouped_linear", x, w, counts)
     if w is not None and not declared_weight(b, "grouped_linear", w):
         return b.poison(x)
+    b.watch(counts, x.shape[0], "rows", whole=True)
     return b.op("grouped_linear", (x, w, counts))
 
 
 def _grouped(name: str, x: Tensor, w: Any, counts: Tensor) -> Tensor:
     w = w.weight if isinstance(w, Quantized) else w
     b = builder_of(name, x, w, counts)
+    b.watch(counts, x.shape[0], "rows", whole=True)
     packed = isinstance(w, Tensor) and is_format(w.dtype)
     return b.op("grouped_linear" if packed else "grouped_matmul", (x, w, counts), as_=name)
 
@@ -109,7 +113,9 @@ def top_k(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def route(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """(counts u32 [E], tokens u32 [T*k], permutation u32 [T*k]) of ids u32 [T, k]: gather x by
     tokens, multiply by `grouped_matmul` with counts, bring back by `combine` with permutation."""
-    made = builder_of("route", ids).multi("route", (ids,), results=3, experts=experts)
+    b = builder_of("route", ids)
+    b.watch(ids, experts, "an expert", absent=True)
+    made = b.multi("route", (ids,), results=3, experts=experts)
     return made[0], made[1], made[2]
 
 

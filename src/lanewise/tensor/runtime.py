@@ -6,17 +6,25 @@ machine, "reference" interprets the graph (for tests and for debugging a model).
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from lanewise.closing import Closing
 from lanewise.dtypes import dtype
-from lanewise.errors import RunError, UsageError
+from lanewise.errors import LanewiseError, RunError, UsageError, placed
+from lanewise.ir.builder import call_site
+from lanewise.runtime.pool import check_threads
+from lanewise.tensor.arguments import plain
 from lanewise.tensor.binding import Buffer, aligned
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.plan import Plan, Recorded
+
+if TYPE_CHECKING:
+    from lanewise.pipeline import Options
 
 TARGETS = ("cpu", "reference")
 
@@ -33,8 +41,10 @@ class Runtime(Closing):
         self, target: str = "cpu", *, threads: int | None = None, strict: bool = False
     ) -> None:
         if target not in TARGETS:
-            raise UsageError("usage.target", f"there is no target {target!r}",
+            raise UsageError("usage.target", f"there is no target {target!r}", place=call_site(),
                              remedy=f"one of: {', '.join(TARGETS)}")  # fmt: skip
+        if threads is not None:
+            check_threads(threads)
         self.target = target
         self.threads = threads
         self.strict = strict
@@ -48,17 +58,24 @@ class Runtime(Closing):
         return Builder(self, name)
 
     def buffer(self, kind: Any, shape: tuple[int, ...]) -> Buffer:
-        """Zeroed 64-aligned memory of a dtype and shape; binds as an array does."""
+        """Zeroed 64-aligned memory of a dtype and shape; binds as an array does.  Raises
+        UsageError ``usage.dtype``, ``usage.shape``."""
         self._open()
-        numpy = dtype(kind).numpy
-        count = 1
-        for d in shape:
-            count *= d
+        try:
+            numpy = dtype(kind).numpy
+        except LanewiseError as error:
+            raise placed(error, call_site()) from None
+        dims = plain((shape,) if isinstance(shape, int) else shape)
+        if not isinstance(dims, tuple) or not all(type(d) is int and d > 0 for d in dims):
+            raise UsageError("usage.shape", f"a buffer of shape {shape!r}", place=call_site(),
+                             remedy="a tuple of positive integers")  # fmt: skip
+        shape, count = dims, math.prod(dims)
         return Buffer(aligned(count * numpy.itemsize).view(numpy).reshape(shape))
 
     def _open(self) -> None:
         if self._closed:
-            raise RunError("run.closed", "the runtime was closed", remedy="make a new one")
+            raise RunError("run.closed", "the runtime was closed", place=call_site(),
+                           remedy="make a new one")  # fmt: skip
 
     @property
     def description(self) -> str:
@@ -71,7 +88,7 @@ class Runtime(Closing):
 
     def compile(
         self, builder: Builder, *, label: str = "", activations: str = "int8x2",
-        hold: tuple[str, ...] | str = (), naive: bool = False, max_in_flight: int = 1,
+        hold: Iterable[str] | str = (), naive: bool = False, max_in_flight: int = 1,
     ) -> Plan:  # fmt: skip
         """The plan of a recording.
 
@@ -80,19 +97,49 @@ class Runtime(Closing):
         (the same bits); ``max_in_flight``: submissions at once; ``label`` is said in errors.
         Raises every refusal of the recording, UsageError ``usage.*``, PlanError, BuildError.
         """
-        from lanewise.pipeline import Options, parse_hold
-
         self._open()
-        if max_in_flight < 1:
-            raise UsageError("usage.option", f"max_in_flight is {max_in_flight}",
-                             remedy="1 or more")  # fmt: skip
-        options = Options(activations, parse_hold(hold), naive)
-        recorded, engines = self._engines(builder, label, options, max_in_flight)
+        options, count = self.options(
+            activations=activations, hold=hold, naive=naive, max_in_flight=max_in_flight
+        )
+        recorded, engines = self._engines(builder, label, options, count)
         plan = Plan(self, recorded, engines)
         with self._lock:
+            closed = self._closed
+            if not closed:
+                self._plans.add(plan)
+        if closed:  # by another thread, while this one compiled
+            plan.close()
             self._open()
-            self._plans.add(plan)
         return plan
+
+    def options(
+        self, *, activations: str = "int8x2", hold: Iterable[str] | str = (),
+        naive: bool = False, max_in_flight: int = 1,
+    ) -> tuple[Options, int]:  # fmt: skip
+        """(what decides the program, submissions at once) of the options of `compile`; two calls
+        that mean the same are equal.  Raises UsageError ``usage.*``."""
+        from lanewise.fuse.numerics import ACTIVATIONS
+        from lanewise.pipeline import Options, parse_hold
+
+        def bad(what: str, remedy: str) -> UsageError:
+            return UsageError("usage.option", what, place=call_site(), remedy=remedy)
+
+        if activations not in ACTIVATIONS:
+            raise UsageError(
+                "usage.activations", f"activations is {activations!r}", place=call_site(),
+                remedy=f"one of: {', '.join(ACTIVATIONS)}",
+            )  # fmt: skip
+        if not isinstance(naive, bool):
+            raise bad(f"naive is {naive!r}", "True or False")
+        if type(max_in_flight) is not int or max_in_flight < 1:
+            raise bad(f"max_in_flight is {max_in_flight!r}", "an integer from 1")
+        try:
+            held = parse_hold(hold)
+        except TypeError:
+            raise bad(f"hold is {hold!r}", "names of rules: hold=('elementwise_chain',)") from None
+        except LanewiseError as error:
+            raise placed(error, call_site()) from None
+        return Options(activations, held, naive), max_in_flight
 
     def _engines(
         self, builder: Builder, label: str, options: Any, count: int
@@ -140,7 +187,7 @@ class Runtime(Closing):
             left = sorted(p.label for p in self._plans)
             if left:
                 raise RunError("run.open_plans", f"plans are open: {', '.join(left)}",
-                               remedy="close them first")  # fmt: skip
+                               place=call_site(), remedy="close them first")  # fmt: skip
             self._closed = True
 
 

@@ -1,18 +1,36 @@
-"""What `Runtime(strict=True)` looks at before a submission: ids, pages and draws in range."""
+"""What `Runtime(strict=True)` looks at before a submission: ids, pages, lengths, counts and draws.
+
+A kernel treats as absent what cannot be; here it is refused instead.  0xFFFFFFFF is absence on
+purpose where a row may have no place (`absent`).  Rows that a `live` scalar skips do not count.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lanewise.errors import LanewiseError, RunError, collect
-from lanewise.tensor.binding import view
+from lanewise.tensor.binding import Array, view
 from lanewise.tensor.handles import PortDesc
 
-if TYPE_CHECKING:
-    from lanewise.tensor.builder import Check
+ABSENT = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Device data of a port: every element below `limit`, or `whole`: their sum at most `limit`,
+    or `other`: each at most the element of another port."""
+
+    port: str
+    limit: int
+    what: str
+    whole: bool = False
+    absent: bool = False
+    other: str = ""
+    live: str = ""
 
 
 def check_data(
@@ -21,13 +39,37 @@ def check_data(
     """Raise RunError ``run.data`` for every port that holds what a kernel would treat as
     absent."""
     errors: list[LanewiseError] = []
-    for check in checks:
+    for check in dict.fromkeys(checks):
         array = view(ports[check.port], given[check.port])
-        bad = np.argwhere(~((array >= 0) & (array < check.limit)))
-        if len(bad):
-            at = tuple(int(i) for i in bad[0])
-            errors.append(RunError(
-                "run.data", f"{check.port!r}{list(at)} is {array[at]}: {check.what} below "
-                f"{check.limit} is wanted", remedy="correct it, or run without strict",
-            ))  # fmt: skip
+        array = array[: given[check.live]] if check.live else array
+        if check.whole:
+            total = int(array.sum(dtype=np.uint64))
+            if total > check.limit:
+                errors.append(_bad(
+                    check, f"{check.port!r} sums to {total}: {check.what} in all are at most "
+                    f"{check.limit}",
+                ))  # fmt: skip
+            continue
+        limit: Any = check.limit
+        if check.other:
+            limit = view(ports[check.other], given[check.other]).astype(np.uint64) + 1
+        errors += _each(check, array, limit)
     collect(errors)
+
+
+def _each(check: Check, array: Array, limit: Any) -> list[LanewiseError]:
+    good = (array >= 0) & (array < limit)
+    bad = np.argwhere(~(good | (array == ABSENT) if check.absent else good))
+    if not len(bad):
+        return []
+    at = tuple(int(i) for i in bad[0])
+    bound = f"at most {check.other!r}" if check.other else f"below {check.limit}"
+    more = f" ({len(bad)} such)" if len(bad) > 1 else ""
+    return [_bad(check, f"{check.port!r}{list(at)} is {array[at]}: {check.what} {bound} is wanted"
+                 f"{more}")]  # fmt: skip
+
+
+def _bad(check: Check, message: str) -> RunError:
+    free = "; 0xFFFFFFFF is a row without a place" if check.absent else ""
+    return RunError("run.data", message,
+                    remedy=f"correct it, or run without strict{free}")  # fmt: skip

@@ -1,0 +1,190 @@
+"""Many threads over one runtime, one cache and one pool of blocks, closing in any order: right
+results or a refusal by name, and nothing that is left open."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lanewise import tensor as t
+from lanewise.errors import LanewiseError, RunError
+from tests.tensor.support import f32
+
+NAMED = {"run.busy", "run.closed", "run.open_plans"}
+
+
+def together(work: Callable[[int], None], count: int) -> None:
+    """Run `work(i)` on threads that start at once; what they raise is raised."""
+    failed: list[BaseException] = []
+    gate = threading.Barrier(count)
+
+    def body(i: int) -> None:
+        try:
+            gate.wait(30)
+            work(i)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def record(n: int) -> Callable[[t.Builder], None]:
+    def body(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (n,))
+        b.output("y", x + b.input("z", t.f32, (n,)))
+
+    return body
+
+
+def one_round(seed: int, seen: Counter[str]) -> None:
+    """Threads compile through a cache, submit, and close plans, cache and runtime as they like."""
+    rt = t.Runtime("cpu", threads=1)
+    cache = t.PlanCache(rt)
+
+    def work(i: int) -> None:
+        rng = np.random.default_rng((seed, i))
+        for _ in range(6):
+            n = int(rng.integers(1, 4))
+            x, z, y = f32(rng, n), f32(rng, n), np.zeros(n, np.float32)
+            fence = None
+            try:
+                plan = cache.compile(record(n), key=n if rng.integers(2) else None,
+                                     max_in_flight=2)  # fmt: skip
+                fence = plan.submit(x=x, z=z, y=y)
+                if rng.integers(8) == 0:
+                    plan.close()
+                fence.wait(60)
+                assert (y == x + z).all()
+                seen["right"] += 1
+            except LanewiseError as error:
+                assert error.code in NAMED and error.remedy, error
+                seen[error.code] += 1
+                if fence is not None and fence.error is None:  # `close` was what was refused
+                    fence.wait(60)
+                    assert (y == x + z).all()
+            if rng.integers(12) == 0:
+                try:
+                    random.choice((cache, rt)).close()
+                except RunError as error:
+                    assert error.code in NAMED, error
+                    seen[error.code] += 1
+
+    together(work, 4)
+    cache.close()
+    rt.close()  # nothing is left open
+    with pytest.raises(RunError, match=r"run.closed"):
+        cache.compile(record(1))
+
+
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_threads_submit_compile_and_close_in_any_order(rounds):
+    seen: Counter[str] = Counter()
+    for seed in range(rounds):
+        one_round(seed, seen)
+    assert seen["right"] > rounds and {"run.closed", "run.busy"} < set(seen), seen
+
+
+def test_a_cache_that_closes_while_a_thread_compiles_leaves_nothing_open():
+    with t.Runtime("cpu", threads=1) as rt:
+        cache, inside, go = t.PlanCache(rt), threading.Event(), threading.Event()
+        refused: list[LanewiseError] = []
+
+        def slow(b: t.Builder) -> None:
+            record(2)(b)
+            inside.set()
+            assert go.wait(30)
+
+        def work() -> None:
+            with pytest.raises(RunError) as caught:
+                cache.compile(slow, key="slow")
+            refused.append(caught.value)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert inside.wait(30)
+        cache.close()
+        go.set()
+        thread.join(60)
+        assert [e.code for e in refused] == ["run.closed"] and len(cache) == 0
+
+
+def test_a_runtime_that_closes_while_a_thread_compiles():
+    rt, inside, go = t.Runtime("cpu", threads=1), threading.Event(), threading.Event()
+    b = rt.builder()
+    record(2)(b)
+    identity = b.identity
+    b.identity = lambda: (inside.set(), go.wait(30), identity())[2]  # type: ignore[method-assign]
+    codes: list[str] = []
+
+    def work() -> None:
+        with pytest.raises(RunError) as caught:
+            b.compile()
+        codes.append(caught.value.code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert inside.wait(30)
+    rt.close()
+    go.set()
+    thread.join(60)
+    assert codes == ["run.closed"]
+
+
+def test_many_may_wait_for_one_submission():
+    with t.Runtime("cpu", threads=1) as rt:
+        b = rt.builder()
+        record(3)(b)
+        with b.compile() as plan:
+            x = np.ones(3, np.float32)
+            for _ in range(50):
+                y = np.zeros(3, np.float32)
+                fence = plan.submit(x=x, z=x, y=y)
+
+                def wait(i: int, fence: t.Fence = fence, y: np.ndarray = y) -> None:
+                    fence.wait(30 if i else None)
+                    assert fence.done and (y == 2).all()
+                    fence.wait(0)
+
+                together(wait, 3)
+
+
+def test_a_pool_shared_by_threads_hands_no_block_out_twice():
+    pool = t.BlockPool(40, 4)
+    owner: dict[int, int] = {}
+
+    def work(i: int) -> None:
+        rng, held = random.Random(i), list[int]()
+        for _ in range(300):
+            try:
+                more = pool.grow(held, 4 * (len(held) + rng.randint(0, 3)))
+            except RunError as error:
+                assert error.code == "run.pool_empty"
+                more = held
+            for page in more[len(held) :]:
+                assert owner.setdefault(page, i) == i
+            held = more
+            if rng.random() < 0.4 and held:
+                extra = pool.share(held)
+                for page in held:
+                    del owner[page]
+                pool.free(held)
+                pool.free(extra)
+                held = []
+        for page in held:
+            del owner[page]
+        pool.free(held)
+
+    together(work, 4)
+    assert pool.free_blocks == 40 and not owner
