@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lanewise import tensor as t
-from lanewise.errors import LanewiseError, Refused, RunError, UsageError
+from lanewise.errors import Refused, RunError, UsageError
 from lanewise.quant.format import FORMATS
 from tests.tensor.support import compile, f32, outputs, run, runtime
 
