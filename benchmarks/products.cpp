@@ -28,8 +28,7 @@ static void store(void* env, const float* tile, int64_t ld, int64_t row0, int32_
                   int64_t col0, int32_t cols) {
   float* out = (float*)env;
   for (int32_t r = 0; r < rows; ++r)
-    for (int32_t c = 0; c < cols; ++c) out[((row0 + r) & 511) * 256 + ((col0 + c) & 255)] =
-        tile[r * ld + c];
+    __builtin_memcpy(out + ((row0 + r) & 511) * 256 + (col0 & 255), tile + r * ld, 4 * cols);
 }
 
 LW_API double bench_products(Product product, LwMatmul* jobs, int64_t count, int64_t reps,

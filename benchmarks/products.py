@@ -98,7 +98,7 @@ class Bench:
                 jobs[i] = native.Matmul(
                     self.weights.ctypes.data + i * self.bytes, None, self.rows.ctypes.data,
                     self.stride, self.k, self.n, rows, edges[t], edges[t + 1], granule, None,
-                    self.out[t].ctypes.data, self.scratch[t].ctypes.data,
+                    self.out[t].ctypes.data, self.scratch[t].ctypes.data, None,
                 )  # fmt: skip
             return float(self.lib.bench_products(self.function, jobs, ctypes.c_int64(copies),
                                                  ctypes.c_int64(reps), waiting))  # fmt: skip

@@ -101,6 +101,8 @@ SETTINGS: tuple[Setting, ...] = (
             "tokens guessed from what the text repeats; auto: as many as pay; never changes it"),
     Setting("threads", "count", 0, "LANEWISE_THREADS",
             "threads of a step; 0: one for each core that this process may use"),
+    Setting("tune", "auto|off", "auto", "LANEWISE_TUNE",
+            "choose figures that change no result by measuring, when a model is first compiled"),
     Setting("weights_in", "memory|map", "memory", "LANEWISE_WEIGHTS_IN",
             "read the packed weights into memory, or map their file"),
 )

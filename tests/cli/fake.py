@@ -34,6 +34,7 @@ from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Type
 from lanewise.lane.generate import Timings
 from lanewise.lane.profile import Launched, Profile
+from lanewise.lane.tune import Trial, Tuned, Tuning
 from lanewise.plan.cost import Cost
 from lanewise.plan.plan import Memory, Plan
 from lanewise.plan.program import Constant
@@ -105,6 +106,8 @@ class FakeLane:
             text="// the program", identity="abc123", constants=CONSTANTS
         )
         self.context = self.options["context"] or 4096
+        built_in, other = Tuning(), Tuning(ahead=1024)
+        self.tuned = Tuned(other, (Trial("decode", built_in, 0.02), Trial("decode", other, 0.01)))
         FakeLane.last = self
 
     def __enter__(self) -> FakeLane:

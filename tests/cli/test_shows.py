@@ -68,6 +68,8 @@ def test_plan(call):
     text = call("plan", "fake").stdout
     assert text.startswith("program abc123\nrows 1 at most\n")
     assert fake.a_plan().explain() in text
+    assert "tuning: prefetch 1024 bytes ahead; chosen by measurement:\n" in text
+    assert "1024 bytes ahead" in text.splitlines()[-1] and "10.000 ms" in text.splitlines()[-1]
     assert "rows 512 at most" in call("plan", "fake", "--form", "prefill").stdout
     assert call("plan", "fake", "--source", "--form", "prefill").stdout == "graph prefill\n"
     assert call("plan", "fake", "--program").stdout == "// the program\n"
@@ -75,6 +77,7 @@ def test_plan(call):
     assert record["launches"] == [] and record["barriers"] == 0
     assert record["memory"]["allocated"] == 192 and record["rules"]["fired"] == {"chain": 2}
     assert record["form"] == "decode" and record["identity"] == "abc123"
+    assert record["tuning"]["tuning"] == {"ahead": 1024, "units": 0, "chunk": 0}
 
 
 def test_pull(call, monkeypatch, tmp_path):

@@ -141,7 +141,7 @@ class Matmul(ctypes.Structure):
         ("xstride", ctypes.c_int64), ("k", ctypes.c_int64), ("n", ctypes.c_int64),
         ("rows", ctypes.c_int64), ("col0", ctypes.c_int64), ("col1", ctypes.c_int64),
         ("granule", ctypes.c_int64), ("epilogue", ctypes.c_void_p), ("env", ctypes.c_void_p),
-        ("scratch", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p), ("tuning", ctypes.c_void_p),
     )  # fmt: skip
 
 
@@ -219,8 +219,10 @@ class Kernels:
         packed1: npt.NDArray[np.uint8] | None = None,
         granule: int = 16,
         cuts: tuple[int, ...] = (),
+        tuning: tuple[int, int, int] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """[M, n] (or [M, 2, n] with packed1); `cuts`: columns where one thread's share ends."""
+        """[M, n] (or [M, 2, n] with packed1); `cuts`: columns where one thread's share ends;
+        `tuning`: ahead, units, chunk."""
         m, k = x.shape
         halves = 2 if packed1 is not None else 1
         out = np.full((m, halves, n), np.nan, np.float32)
@@ -238,6 +240,7 @@ class Kernels:
 
         rows, stride = self.activations(x, act)
         scratch = aligned(SCRATCH)
+        figures = None if tuning is None else (ctypes.c_int32 * 3)(*tuning)
         callback = EPILOGUE(epilogue)
         edges = (0, *cuts, n)
         for a, b in itertools.pairwise(edges):
@@ -245,6 +248,7 @@ class Kernels:
                 packed.ctypes.data, packed1.ctypes.data if packed1 is not None else None,
                 rows.ctypes.data, stride, k, n, m, a, b, granule,
                 ctypes.cast(callback, ctypes.c_void_p), None, scratch.ctypes.data,
+                ctypes.addressof(figures) if figures is not None else None,
             )  # fmt: skip
             getattr(self.lib, f"lw_matmul_{self.fmt}_{act}")(ctypes.byref(call))
         assert (seen == 1).all(), "every output reaches the epilogue once"

@@ -94,6 +94,22 @@ def test_a_row_alone_has_the_same_bits(isa: str, fmt: str, act: str) -> None:
         assert np.array_equal(bits(together), bits(alone[:rows])), rows
 
 
+@pytest.mark.parametrize(("isa", "fmt", "act"), CASES)
+@pytest.mark.parametrize("tuning", [(-1, 1, 1), (1024, 2, 2), (4096, 3, 3), (64, 99, 99)])
+def test_no_bit_depends_on_the_tuning(
+    isa: str, fmt: str, act: str, tuning: tuple[int, int, int]
+) -> None:
+    """Prefetches far past the end, passes of every size, figures out of range."""
+    n, k = 83, 2560
+    kernel = kernels(isa, fmt)
+    packed = kernel.pack(matrix(fmt, n, k, 3), n, k)
+    x = np.random.default_rng(5).standard_normal((21, k)).astype(np.float32)
+    for rows in (1, 3, 21):
+        plain = kernel.product(act, packed, x[:rows], n, granule=32)
+        tuned = kernel.product(act, packed, x[:rows], n, granule=32, tuning=tuning)
+        assert np.array_equal(bits(tuned), bits(plain)), rows
+
+
 # n, k, rows, granule, pairs: several chunks of K; several parts of rows; wide tiles of pairs.
 LARGE = ((17, 4352, 18, 16, False), (16, 256, 1100, 16, False), (300, 256, 70, 256, True))
 

@@ -68,6 +68,7 @@ def command(
                 click.echo(f"program {opened.program.identity}")
                 click.echo(f"rows {chosen.capacity} at most")
                 click.echo(chosen.plan.explain())
+                click.echo("\n".join(opened.tuned.lines()))
     finally:
         stages.close()
 
@@ -108,5 +109,6 @@ def _record(model: str, lane: Lane, form: Any) -> dict[str, Any]:
         "barriers": sum(plan.barriers),
         "memory": asdict(plan.memory),
         "rules": asdict(plan.trace),
+        "tuning": lane.tuned.record(),
         "launches": report.table(plan),
     }

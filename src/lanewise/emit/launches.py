@@ -180,7 +180,7 @@ def _call(scene: Scene, product: Product, name: str, begin: str, end: str) -> li
         f"    const LwMatmul m = {{{w}, {w1}, {x}, {_xstride(scene, product)}, {product.k}, "
         f"{product.n}, rows,",
         f"                        {begin}, {end}, {product.granule}, @_{name}, &env, "
-        "lw_scratch(c, t)};",
+        "lw_scratch(c, t), &c->tuning};",
         f"    {call}",
         "  }",
     ]

@@ -17,6 +17,7 @@ from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.spec import ModelSpec
 from lanewise.lane.speculate import VERIFY, Drafting
+from lanewise.lane.tune import Tuned
 
 if TYPE_CHECKING:
     from lanewise.lane.profile import Profile
@@ -52,7 +53,7 @@ class Lane(Closing):
 
     spec: the hyperparameters.  forms: name -> Form.  program: its `text` and `identity`.
     tokenizer: `encode(text, special=False)`, `decode(ids)`.  context: positions that it holds.
-    threads: that run a step."""
+    threads: that run a step.  tuned: figures chosen by measurement, which change no bit."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Lane(Closing):
         threads: int,
         speculate: str | int = "off",
         timed: Callable[[str, int | None, int], Profile] | None = None,
+        tuned: Tuned | None = None,
         close: Callable[[], object] = lambda: None,
     ) -> None:
         self.spec, self.program, self.threads = spec, program, threads
@@ -72,6 +74,7 @@ class Lane(Closing):
         self._runner, self._text, self._close = runner, text, close
         self._speculate = speculate
         self._timed = timed
+        self.tuned = tuned or Tuned()
 
     @property
     def tokenizer(self) -> Any:

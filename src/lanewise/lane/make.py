@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from lanewise.lane.runner import DECODE, LOGITS, PREFILL, Engine, Progress, Runn
 from lanewise.lane.sampling import check_count, option_error
 from lanewise.lane.spec import KV_BYTES, KV_GROUP, PAGE, ModelInfo, ModelSpec
 from lanewise.lane.speculate import ROWS, VERIFY, Drafting, Later
+from lanewise.lane.tune import Tuned, name_of, tune
 from lanewise.lane.words import Words
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lanewise.pipeline import Options
     from lanewise.plan.program import Program
     from lanewise.runtime.library import Library
+    from lanewise.runtime.session import Session
     from lanewise.runtime.weights import Constants
 
 # Models lie above lanes, so a lane knows their registry by name only.
@@ -331,25 +333,44 @@ class _Opening:
             f" and values {mib(cached)})",
         )
 
-    def lane(self) -> Lane:
+    def _tuned(self, session: Session, program: Program) -> Tuned:
+        """Figures for this machine, where there is a product that they matter to."""
+        from lanewise.targets.host import host
+
+        if settings.get("tune") == "off" or "_int8" not in program.text:
+            return Tuned()
+        name = name_of(program.identity, host().model, session.threads)
+        return tune(session, name, self.tell)
+
+    def _session(
+        self, program: Program, library: Library, constants: dict[str, Any],
+        states: dict[str, Any] | None = None,
+    ) -> Session:
         from lanewise.runtime.session import Session
 
+        return Session(program, library, constants, states=states, threads=self.knobs.threads)
+
+    def lane(self) -> Lane:
         self._require_memory()
         program, forms = self._forms(self.cuts)
         library = self._library(program, self.tell)  # before the weights: a refusal comes sooner
         loaded, constants = self._constants(program)
-        session = Session(program, library, constants, threads=self.knobs.threads)
+        session = self._session(program, library, constants)
         sessions = [session]
+        tuned = self._tuned(session, program)
+
+        def beside(program: Program, library: Library) -> Session:
+            """A session over the same weights, cache and figures."""
+            states = {name: session.state(name) for name in ("k", "v")}
+            found = self._session(program, library, constants, states)
+            found.tune(*astuple(tuned.tuning))
+            return found
 
         def another(name: str, rows: int, tell: Progress | None, **more: Any) -> Engine:
             """A form of a program of its own, over the same weights and cache."""
             cut = self._cut(name, min(rows, self.pool), outputs="all", **more)
             program, made = self._forms({name: cut})
-            states = {name: session.state(name) for name in ("k", "v")}
-            sessions.append(Session(
-                program, self._library(program, tell), constants, states=states,
-                threads=self.knobs.threads,
-            ))
+            sessions.append(beside(program, self._library(program, tell)))
             forms.update(made)
             return sessions[-1]
 
@@ -359,11 +380,8 @@ class _Opening:
             cut = self.cuts.get(name) or self._cut(name, min(ROWS, self.pool), outputs="all")
             program, made = self._forms({name: cut}, timed=True)
             library = self._library(program, self.tell)
-            states = {name: session.state(name) for name in ("k", "v")}
             runner.forget()
-            with Session(
-                program, library, constants, states=states, threads=self.knobs.threads
-            ) as timed:
+            with beside(program, library) as timed:
                 return profile(
                     timed, library, made[name].plan, name, rows=rows or cut.rows, depth=depth,
                     context=self.context,
@@ -389,7 +407,8 @@ class _Opening:
         # run again) frees its weights at once, not when a collector comes by.
         return Lane(
             spec=self.spec, runner=runner, text=self.words, forms=forms, program=program,
-            threads=session.threads, speculate=self.knobs.speculate, timed=timed, close=close,
+            threads=session.threads, speculate=self.knobs.speculate, timed=timed, tuned=tuned,
+            close=close,
         )
 
 

@@ -41,6 +41,9 @@ class LwContext(ctypes.Structure):
         ("buffers", ctypes.c_void_p),
         ("scalars", ctypes.c_void_p),
         ("pool", ctypes.c_void_p),
+        ("ahead", ctypes.c_int32),
+        ("units", ctypes.c_int32),
+        ("chunk", ctypes.c_int32),
     )
 
 
@@ -236,6 +239,12 @@ class Session(Closing):
                 ) from e  # fmt: skip
         if self._missing:
             self._missing.difference_update(scalars)
+
+    def tune(self, ahead: int, units: int, chunk: int) -> None:
+        """Let products run by other figures (LwTuning of matmul.h; 0: the kernel's own) from the
+        next run on; no bit of a result depends on them."""
+        context = self._context
+        context.ahead, context.units, context.chunk = ahead, units, chunk
 
     @property
     def nbytes(self) -> int:

@@ -152,7 +152,7 @@ void run(const Kernel& kernel, const Case& c, int64_t in, int64_t out) {
   }
   Output y = {(float*)guarded(c.rows * c.halves * c.n * 4), c.n, c.halves};
   LwMatmul m = {packed[0], packed[1], rows, stride, c.k, c.n, c.rows, 0, c.n, c.granule,
-                store, &y, guarded(lw_matmul_scratch(c.k, c.granule))};
+                store, &y, guarded(lw_matmul_scratch(c.k, c.granule)), nullptr};
   const int64_t edges[3] = {0, c.cut, c.n};
   for (int t = c.cut ? 0 : 1; t < 2; ++t) {
     m.col0 = edges[t], m.col1 = edges[t + 1];

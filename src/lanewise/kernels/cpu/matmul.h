@@ -13,6 +13,13 @@
 typedef void (*lw_epilogue)(void* env, const float* tile, int64_t ld, int64_t row0, int32_t rows,
                             int64_t col0, int32_t cols);
 
+// What may be chosen by measurement (lane/tune.py); no bit depends on it.  0: the kernel's own.
+typedef struct {
+  int32_t ahead;  // few rows: bytes of packed weights to prefetch ahead; negative: none
+  int32_t units;  // many rows: panels that a pass over the rows holds, at most LW_UNITS
+  int32_t chunk;  // many rows: chains of 512 of K of such a pass, at most LW_CHAINS
+} LwTuning;
+
 typedef struct {
   const void* w;    // packed matrix
   const void* w1;   // a second one of the same format and shape (gate and up), or NULL
@@ -24,12 +31,14 @@ typedef struct {
   lw_epilogue epilogue;
   void* env;
   void* scratch;  // 64-aligned, one per thread, lw_matmul_scratch(k, granule) bytes
+  const LwTuning* tuning;  // or NULL
 } LwMatmul;
 
 // Scratch, in bytes from its start: unpacked panels of one 512 of K, their scales and mins, the
 // running totals of a column block, its mins, its finished outputs.
 enum {
   LW_UNITS = 4,              // panels unpacked together
+  LW_CHAINS = 4,              // chains of K of a pass that unpacks nothing
   LW_CELLS = 32768,          // (token, column) cells of a column block held at once
   LW_AT_SCALES = LW_UNITS * 512 * 16 * 4,
   LW_AT_MINS = LW_AT_SCALES + LW_UNITS * 32 * 64,

@@ -41,7 +41,7 @@ enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {
   static constexpr bool PACKED = lw_packed_tiles<F, W>();
-  enum { CHUNK = PACKED ? 4 * LW_CHAIN : LW_CHAIN };
+  enum { CHUNK = PACKED ? LW_CHAINS * LW_CHAIN : LW_CHAIN };
   enum { PANELS = 1, STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
   enum { TOKENS = PACKED ? (int)DIRECT : LW_TILE_TOKENS };
   enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
@@ -58,7 +58,8 @@ template <class F, int W> struct LwQuantOp {
   template <int T>
   LW_INLINE_MEMBER void direct(const LwMatmul* m, const LwUnit* u, int64_t row, lw_f32 out[1][T]) {
     LwChains<F, T> total;
-    lw_direct<F, W, T>(u->panel, rows<T>(m, row), m->k / 32, total);
+    const int64_t ahead = m->tuning ? m->tuning->ahead : 0;
+    lw_direct<F, W, T>(u->panel, rows<T>(m, row), m->k / 32, ahead, total);
     LW_UNROLL for (int t = 0; t < T; ++t) {
       out[0][t] = total.acc[t];
       if constexpr (F::MINS) out[0][t] = total.acc[t] + total.mins[t];

@@ -156,7 +156,15 @@ LW_NOINLINE void lw_run_tokens(const LwMatmul* m, const LwColumns& c, const LwUn
   }
 }
 
+// A tuned figure within 1..most, or `most`.
+LW_INLINE int64_t lw_tuned(int32_t wish, int64_t most) {
+  return wish > 0 && wish < most ? wish : most;
+}
+
 template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
+  const LwTuning tuning = m->tuning ? *m->tuning : LwTuning{};
+  const int32_t held = (int32_t)lw_tuned(tuning.units, LW_UNITS);
+  const int64_t chunk = lw_tuned(tuning.chunk, Op::CHUNK / LW_CHAIN) * LW_CHAIN;
   const int64_t bytes = Op::panel_bytes(m->k);
   const int64_t width = lw_block_width(m, 64 / (m->w1 ? 2 : 1));
   const int64_t ld = width * (m->w1 ? 2 : 1);
@@ -168,12 +176,12 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
     const int64_t row1 = lw_min64(m->rows, row0 + part);
     for (int64_t col = m->col0; col < m->col1; col += width) {
       const LwColumns c = lw_columns(m, col, width);
-      for (int32_t i = 0; i < c.units; i += LW_UNITS) {
-        const int32_t count = (int32_t)lw_min64(LW_UNITS, c.units - i);
+      for (int32_t i = 0; i < c.units; i += held) {
+        const int32_t count = (int32_t)lw_min64(held, c.units - i);
         LwUnit units[LW_UNITS];
         for (int32_t u = 0; u < count; ++u) units[u] = lw_unit(m, bytes, c, i + u);
-        for (int64_t k0 = 0; k0 < m->k; k0 += Op::CHUNK) {
-          const int64_t n = lw_min64(Op::CHUNK, m->k - k0);
+        for (int64_t k0 = 0; k0 < m->k; k0 += chunk) {
+          const int64_t n = lw_min64(chunk, m->k - k0);
           for (int32_t u = 0; u < count; ++u) Op::unpack(m, units[u].panel, u, k0, n);
           lw_run_tokens<Op>(m, c, units, count, row0, row1, k0, n, tile, ld,
                             i + count == c.units && k0 + n == m->k);

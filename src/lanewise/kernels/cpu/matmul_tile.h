@@ -69,15 +69,15 @@ LW_INLINE void lw_fold(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32
   }
 }
 
-// The chains of one panel x T rows over blocks [b0, b1).  AHEAD: bytes ahead to prefetch, or 0.
-template <class F, int W, int T, int AHEAD>
+// The chains of one panel x T rows over blocks [b0, b1).  FETCH: prefetch, `ahead` bytes ahead.
+template <class F, int W, int T, bool FETCH>
 LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows<T>& x, int64_t b0,
-                                  int64_t b1) {
+                                  int64_t b1, int64_t ahead) {
   LwChains<F, T> c = {};
   LW_ROLL for (int64_t b = b0; b < b1; ++b) {
-    if constexpr (AHEAD > 0)
+    if constexpr (FETCH)
       LW_UNROLL for (int i = 0; i < F::BLOCK; i += 64)
-        lw_prefetch(panel + b * F::BLOCK + AHEAD + i);
+        lw_prefetch(panel + b * F::BLOCK + ahead + i);
     const LwBlock blk = F::block(panel, b, nb);
     lw_i32 z[T][2];
     lw_dot<F, W, T>(blk, x, b, z);
@@ -86,16 +86,24 @@ LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows
   return c;
 }
 
-template <class F, int W, int T>
-LW_NOINLINE void lw_direct(const uint8_t* panel, const LwRows<T>& rows, int64_t nb,
-                           LwChains<F, T>& total) {
-  // Much to compute makes the stream so slow that the hardware stays too close to it (measured).
-  enum { LIGHT = T == 1 && F::K == 32 && F::KIND != LW_BIT, AHEAD = LIGHT ? 0 : 4096 };
+template <class F, int W, int T, bool FETCH>
+LW_NOINLINE void lw_direct_chains(const uint8_t* panel, const LwRows<T>& rows, int64_t nb,
+                                  int64_t ahead, LwChains<F, T>& total) {
   const LwRows<T> x = rows;
   for (int64_t b0 = 0; b0 < nb; b0 += LW_CHAIN_BLOCKS) {
     const int64_t b1 = lw_min64(nb, b0 + LW_CHAIN_BLOCKS);
-    lw_chain_add(total, lw_chain<F, W, T, AHEAD>(panel, nb, x, b0, b1), b0 == 0);
+    lw_chain_add(total, lw_chain<F, W, T, FETCH>(panel, nb, x, b0, b1, ahead), b0 == 0);
   }
+}
+
+template <class F, int W, int T>
+LW_INLINE void lw_direct(const uint8_t* panel, const LwRows<T>& x, int64_t nb, int64_t ahead,
+                         LwChains<F, T>& total) {
+  // Much to compute makes the stream so slow that the hardware stays too close to it (measured).
+  enum { LIGHT = T == 1 && F::K == 32 && F::KIND != LW_BIT };
+  if (ahead == 0) ahead = LIGHT ? -1 : 4096;
+  if (ahead > 0) lw_direct_chains<F, W, T, true>(panel, x, nb, ahead, total);
+  else lw_direct_chains<F, W, T, false>(panel, x, nb, 0, total);
 }
 
 // Several chains, added to what is in `total` already (b0 > 0).
@@ -105,7 +113,7 @@ LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T
   const LwRows<T> x = rows;
   for (int64_t b = b0; b < b1; b += LW_CHAIN_BLOCKS) {
     const int64_t end = lw_min64(b1, b + LW_CHAIN_BLOCKS);
-    lw_chain_add(total, lw_chain<F, W, T, 0>(panel, nb, x, b, end), b == 0);
+    lw_chain_add(total, lw_chain<F, W, T, false>(panel, nb, x, b, end, 0), b == 0);
   }
 }
 

@@ -28,6 +28,7 @@ struct LwContext {
   uint8_t* const* buffers;  // constants, states, inputs, outputs
   const uint32_t* scalars;
   LwPool* pool;
+  LwTuning tuning;
 };
 
 struct LwEnv {
