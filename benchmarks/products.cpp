@@ -55,15 +55,22 @@ LW_API double bench_read(const uint8_t* p, int64_t bytes, int64_t streams, int32
   return seconds;
 }
 
-// Cycles per second, by a chain of multiplications of known latency (3).
+// Cycles per second, by a chain of operations of known latency (as in kernels/cpu/ruler.cpp).
 LW_API double bench_clock() {
   double best = 0;
   for (int r = 0; r < 5; ++r) {
     const double start = now();
     uint64_t x = 3;
+#if defined(__aarch64__)
+    const double cycles = 4;
+    for (int i = 0; i < 40000; ++i)
+      asm volatile("add %0,%0,%0\nadd %0,%0,%0\nadd %0,%0,%0\nadd %0,%0,%0\n" : "+r"(x));
+#else
+    const double cycles = 12;
     for (int i = 0; i < 40000; ++i)
       asm volatile("imul %0,%0\nimul %0,%0\nimul %0,%0\nimul %0,%0\n" : "+r"(x));
-    const double hz = 40000 * 12.0 / (now() - start);
+#endif
+    const double hz = 40000 * cycles / (now() - start);
     if (hz > best) best = hz;
   }
   return best;

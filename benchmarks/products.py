@@ -1,24 +1,29 @@
 """Products alone: GEMV in GB/s of packed weights, GEMM in multiply-adds per cycle and core.
 
     python benchmarks/products.py [--isa avx512,avx2] [--formats q4_1,...] [--acts int8x2,...]
-                                  [--shapes 576x1536,...] [--threads 1,2] [--rows 1,512]
+                                  [--shapes 576x1536,...] [--threads 1,2] [--rows 1,512] [--json]
 
 Shapes are N x K.  GEMV streams enough copies of the matrix to leave every cache; its ratio is to
-the best plain read of the same round (1 or 4 streams a thread).  Each figure is the median of
-``--rounds``.  Not a test: a noisy neighbour moves these figures by a third.  On a busy machine,
-``--cpu-time`` counts each thread's own time: sound for what the cores do, flattering for memory
-where the other thread waits.
+the best plain read of the same round (1 or 4 streams a thread).  GEMM's share of the peak is to
+what the ruler's loops of the same instruction set and recipe reach in a cycle.  Each figure is the
+median of ``--rounds``.  Not a test: a noisy neighbour moves these figures by a third.  On a busy
+machine, ``--cpu-time`` counts each thread's own time: sound for what the cores do, flattering for
+memory where the other thread waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
+import itertools
+import json
 import mmap
 import statistics
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,31 +122,72 @@ def read_rate(lib: ctypes.CDLL, data: np.ndarray, threads: int, streams: int) ->
     return size * threads / run_threads(threads, call)
 
 
-def measure(bench: Bench, threads: int, row_counts: list[int], rounds: int) -> str:
-    lib, cells = bench.lib, []
-    macs = bench.n * bench.k
-    for rows in row_counts:
-        if rows <= 16:
-            rates, ratios = [], []
-            for _ in range(rounds):
-                best = max(read_rate(lib, bench.weights, threads, s) for s in (1, 4))
-                rate = bench.bytes / bench.seconds(rows, threads, bench.copies, 1)
-                rates.append(rate / 1e9)
-                ratios.append(rate / best)
-            cells.append(f"M={rows} {statistics.median(rates):5.1f} GB/s (best {max(rates):4.1f})"
-                         f" {statistics.median(ratios):4.2f} of read")  # fmt: skip
-        else:
-            reps = max(1, round(3e8 / (macs * rows)))
-            mac = []
-            for _ in range(rounds):
-                seconds = bench.seconds(rows, threads, 1, reps)
-                mac.append(macs * rows / seconds / lib.bench_clock() / threads)
-            cells.append(f"M={rows} {statistics.median(mac):5.1f} MAC/c (best {max(mac):4.1f})")
-    return "  ".join(cells)
+@functools.cache
+def peak(isa: str, threads: int, act: str) -> float | None:
+    """Multiply-adds that a core could do in a cycle, by the ruler; None where it has no clock."""
+    limits = _limits(isa, threads)
+    return limits.per_cycle(limits.peak(act))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+@functools.cache
+def _limits(isa: str, threads: int) -> Any:
+    from lanewise.runtime import ruler
+    from lanewise.targets.cpu import detect
+
+    return ruler.measure(threads, nbytes=64 << 20, target=detect(isa))
+
+
+def measure(
+    bench: Bench, threads: int, row_counts: list[int], rounds: int, most: float | None
+) -> list[dict[str, Any]]:
+    """For each count of rows: GB/s and the share of the read rate, or multiply-adds per cycle and
+    core and the share of the peak (`most` of them)."""
+    return [
+        (_vector if rows <= 16 else _matrix)(bench, threads, rows, rounds, most)
+        for rows in row_counts
+    ]
+
+
+def _vector(
+    bench: Bench, threads: int, rows: int, rounds: int, most: float | None
+) -> dict[str, Any]:
+    rates, ratios = [], []
+    for _ in range(rounds):
+        best = max(read_rate(bench.lib, bench.weights, threads, s) for s in (1, 4))
+        rate = bench.bytes / bench.seconds(rows, threads, bench.copies, 1)
+        rates.append(rate / 1e9)
+        ratios.append(rate / best)
+    return {"rows": rows, "gb_s": statistics.median(rates), "best": max(rates),
+            "of_read": statistics.median(ratios)}  # fmt: skip
+
+
+def _matrix(
+    bench: Bench, threads: int, rows: int, rounds: int, most: float | None
+) -> dict[str, Any]:
+    macs = bench.n * bench.k * rows
+    reps = max(1, round(3e8 / macs))
+    found = []
+    for _ in range(rounds):
+        seconds = bench.seconds(rows, threads, 1, reps)
+        found.append(macs / seconds / bench.lib.bench_clock() / threads)
+    middle = statistics.median(found)
+    return {"rows": rows, "macs_per_cycle": middle, "best": max(found),
+            "of_peak": middle / most if most else None}  # fmt: skip
+
+
+def told(x: dict[str, Any]) -> str:
+    """A measurement for people."""
+    if "gb_s" in x:
+        return (f"M={x['rows']} {x['gb_s']:5.1f} GB/s (best {x['best']:4.1f})"
+                f" {x['of_read']:4.2f} of read")  # fmt: skip
+    share = "" if x["of_peak"] is None else f" {x['of_peak']:4.2f} of peak"
+    return f"M={x['rows']} {x['macs_per_cycle']:5.1f} MAC/c (best {x['best']:4.1f}){share}"
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--isa", default=",".join(i for i in native.isas() if i != "scalar"))
     parser.add_argument("--formats", default="q4_1,q4_0,q8_0")
     parser.add_argument("--acts", default="int8x2,int8")
@@ -150,23 +196,32 @@ def main() -> None:
     parser.add_argument("--rows", default="1,512")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    options = parser.parse_args(words)
     lib = loops()
     if options.cpu_time:
         lib.bench_cpu_time()
-    print(f"clock {lib.bench_clock() / 1e9:.2f} GHz")
-    for fmt in options.formats.split(","):
-        for act in options.acts.split(","):
-            for shape in options.shapes.split(","):
-                n, k = (int(v) for v in shape.split("x"))
-                for isa in options.isa.split(","):
-                    if (fmt, act) not in native.PAIRS:
-                        continue
-                    bench = Bench(lib, isa, fmt, act, n, k)
-                    for threads in (int(v) for v in options.threads.split(",")):
-                        rows = [int(v) for v in options.rows.split(",")]
-                        text = measure(bench, threads, rows, options.rounds)
-                        print(f"{fmt:5} {act:6} {shape:>10} {isa:6} {threads}T  {text}", flush=True)
+    clock = lib.bench_clock() / 1e9
+    if not options.json:
+        print(f"clock {clock:.2f} GHz")
+    rows = [int(v) for v in options.rows.split(",")]
+    found = []
+    for fmt, act, shape, isa in itertools.product(
+        *(x.split(",") for x in (options.formats, options.acts, options.shapes, options.isa))
+    ):
+        if (fmt, act) not in native.PAIRS:
+            continue
+        bench = Bench(lib, isa, fmt, act, *(int(v) for v in shape.split("x")))
+        for threads in (int(v) for v in options.threads.split(",")):
+            most = peak(isa, threads, act) if max(rows) > 16 else None
+            results = measure(bench, threads, rows, options.rounds, most)
+            found.append({"format": fmt, "activations": act, "shape": shape, "isa": isa,
+                          "threads": threads, "peak": most, "products": results})  # fmt: skip
+            if not options.json:
+                cells = "  ".join(map(told, results))
+                print(f"{fmt:5} {act:6} {shape:>10} {isa:6} {threads}T  {cells}", flush=True)
+    if options.json:
+        print(json.dumps({"ghz": clock, "rows": found}))
 
 
 if __name__ == "__main__":
