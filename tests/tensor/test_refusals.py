@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lanewise import tensor as t
-from lanewise.errors import Refused
+from lanewise.errors import GraphError, Refused
+from lanewise.ir.opdef import apply, ops
+from lanewise.pipeline import Options, compile_forms
+from tests.tensor import refusals as refusals_module
+from tests.tensor.refusals import ROWS
 from tests.tensor.support import compile, refusals, runtime
 
 
@@ -53,48 +59,62 @@ def _x(b: t.Builder, *shape: int, name: str = "x") -> t.Tensor:
     return b.input(name, t.f32, shape)
 
 
-OTHER = runtime().builder("other").input("o", t.f32, (4, 8))
-# what is recorded -> (code, words of the message, words of the remedy)
-WRONG = {
-    "foreign": (lambda b: t.add(_x(b, 4, 8), OTHER), "foreign", "another builder", "builder"),
-    "number": (lambda b: _x(b, 4) * 2.0, "operand", "2.0", "b.constant"),
-    "missing": (lambda b: t.gather_rows(_x(b, 4, 8), None), "missing_operand", "ids", "ids"),
-    "strided": (lambda b: t.softmax(t.transpose(_x(b, 4, 8))), "strided", "x", "contiguous"),
-    "reshape": (lambda b: t.reshape(t.permute(_x(b, 4, 8), 1, 0), (32,)), "strided", "x",
-                "contiguous"),
-    "axis": (lambda b: t.softmax(_x(b, 4, 8), 0), "attribute", "axis is 0", "transpose"),
-    "scalar": (lambda b: t.scale(_x(b, 4), "s"), "scalar", "'s'", "b.scalar('s', 'f32')"),
-    "linear": (lambda b: t.linear(_x(b, 4, 8), _x(b, 5, 8, name="w")), "weight", "w is",
-               "b.weight"),
-    "swiglu": (lambda b: t.swiglu(_x(b, 4, 8), _x(b, 1, 8, name="v")), "shape", "value",
-               "broadcast"),
-    "dtype": (lambda b: b.input("x", "f99", (4,)), "dtype", "f99", "bf16"),
-    "f64": (lambda b: b.input("x", "f64", (4,)), "dtype", "f64", "f32"),
-    "empty": (lambda b: b.input("x", t.f32, (4, 0)), "shape", "(4, 0)", "positive"),
-    "twice": (lambda b: (_x(b, 4), _x(b, 4)), "duplicate_name", "'x'", "rename"),
-    "output": (lambda b: b.output("x", _x(b, 4)), "duplicate_name", "'x'", "rename"),
-    "kind": (lambda b: b.scalar("n", "i64"), "scalar", "i64", "u32 or f32"),
-    "layer": (lambda b: t.layer_state(b.state("s", t.f32, (2, 3)), 2), "attribute", "index", ""),
-    "cache": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (100, 1, 8)),
-                                    b.state("v", t.f32, (100, 1, 8))), "shape", "pages of 64",
-              "round"),
-    "lengths": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (64, 1, 8)),
-                                      b.state("v", t.f32, (64, 1, 8))), "missing_operand",
-                "lengths", "positions"),
-    "block": (lambda b: t.attention(_x(b, 2, 8), b.state("k", t.f32, (64, 1, 8)),
-                                    b.state("v", t.f32, (64, 1, 8)), block=16), "attribute",
-              "block", "block=64"),
-    "tensor_state": (lambda b: b.output("y", b.state("s", t.f32, (4,))), "operand", "State",
-                     "read_state"),
-}  # fmt: skip
+@pytest.mark.parametrize("name", ROWS)
+def test_a_wrong_program_is_refused_once_and_the_remedy_compiles(name):
+    row = ROWS[name]
+    (error,) = refusals(row.wrong)
+    assert error.code == f"graph.{row.code}", error
+    assert row.message in error.message and row.remedy in error.remedy, error
+    assert error.place.split(":")[0] == refusals_module.__file__, error
+    b = runtime().builder("right")
+    row.right(b)
+    program, _ = compile_forms({"main": b.graph()}, Options())
+    assert program.text
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_programs(name):
-    record, code, message, remedy = WRONG[name]
-    (error,) = refusals(record)
-    assert error.code == f"graph.{code}" and message in str(error), error
-    assert remedy in error.remedy and error.place.startswith(__file__), error
+def _sites() -> set[tuple[str, int, int]]:
+    """(file, first line, last line) of every call that refuses in the layer's source."""
+    found = set()
+    for path in sorted(Path(t.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(getattr(node, "func", None), "attr", "")
+            if isinstance(node, ast.Call) and name == "refuse":
+                found.add((path.name, node.lineno, node.end_lineno or node.lineno))
+    return found
+
+
+def test_the_table_walks_every_place_that_refuses(monkeypatch):
+    """A refusal that is written without a row here, and so without a fix that is known to
+    compile, fails this."""
+    met: set[tuple[str, int]] = set()
+    plain = t.Builder.refuse
+
+    def refuse(self: t.Builder, *args: str, **kwargs: str) -> None:
+        frame = inspect.currentframe()
+        while frame is not None:
+            met.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+            frame = frame.f_back
+        plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(t.Builder, "refuse", refuse)
+    for row in ROWS.values():
+        refusals(row.wrong)
+    other = runtime().builder()
+    for foreign in (lambda b: t.add(_x(b, 4), _x(other, 4, name="a")),
+                    lambda b: _x(b, 4) + _x(other, 4, name="b"),
+                    lambda b: b.output("y", _x(other, 4, name="c"))):  # fmt: skip
+        assert [e.code for e in refusals(foreign)] == ["graph.foreign"]
+    lost = [s for s in _sites() if not any(f == s[0] and s[1] <= n <= s[2] for f, n in met)]
+    assert lost == [], sorted(lost)
+
+
+def test_every_refusal_of_the_registry_says_what_to_do():
+    """Each op's own bad calls, found by walking the registry."""
+    for op in ops().values():
+        for bad in op.bad:
+            with pytest.raises(GraphError) as caught:
+                apply(op.name, bad.types, bad.attrs)
+            assert caught.value.code == bad.code and caught.value.remedy, (op.name, bad)
 
 
 def test_a_missing_argument_is_noticed_before_poison():

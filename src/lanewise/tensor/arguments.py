@@ -108,7 +108,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def wrong(name: str, value: Any, b: Builder) -> None:
         wanted = kinds[name]
         if value is None and wanted[0] in _VALUES:
-            b.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} a {name}")
+            b.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} its {name}")
             return
         code = "operand" if set(wanted) & set(_VALUES) else "attribute"
         must = " or ".join(_KINDS[k][1] if k in _KINDS else k for k in wanted)

@@ -131,14 +131,6 @@ class _Attention:
 
     def sound(self, block: int) -> bool:
         """Whether q, k and v are what this can look at."""
-        for name, x, kind in (("q", self.q, Tensor), ("k", self.k, State), ("v", self.v, State)):
-            if x is None:
-                self.refuse("missing_operand", f"{name} is missing", f"give attention a {name}")
-                return False
-            if not isinstance(x, kind):
-                self.refuse("operand", f"{name} is {x!r}, no {kind.__name__.lower()}",
-                            "k and v are states, q is a tensor")
-                return False
         if self.q.poisoned or self.k.poisoned or self.v.poisoned:
             return False
         if self.q.strided:
@@ -198,19 +190,12 @@ class _Attention:
         return self.ragged(lengths, pages, extents)
 
     def words(self, name: str, x: Any) -> bool:
-        """Whether an operand is u32 tensor of this builder; refused if it is not poison."""
-        if not isinstance(x, Tensor):
-            self.refuse("operand", f"{name} is {x!r}, no tensor",
-                        f"b.input({name!r}, t.u32, ...)")  # fmt: skip
-        elif x.builder is not self.b:
-            self.refuse("foreign", f"{name} comes from another builder",
-                        "a tensor belongs to the builder that made it")
-        elif not x.poisoned and x.dtype != "u32":
+        """Whether an operand holds counts or ids; refused if it is not poison."""
+        if not x.poisoned and x.dtype != "u32":
             self.refuse("dtype", f"{name} is {x.type}; its dtype must be u32",
                         f"declare {name} as u32")  # fmt: skip
-        else:
-            return not x.poisoned
-        return False
+            return False
+        return not x.poisoned
 
     def table(self, pages: Tensor | None, sequences: int) -> Tensor | None:
         """The page table [S, W]; in order if none is given."""

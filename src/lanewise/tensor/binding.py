@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from lanewise.dtypes import DTYPES
 from lanewise.errors import LanewiseError, RunError, collect
+from lanewise.ir.builder import call_site
 from lanewise.quant.format import FORMATS
 from lanewise.tensor.handles import PortDesc, ScalarDesc
 
@@ -32,8 +33,14 @@ class Buffer:
     def array(self) -> Array:
         """The NumPy view.  Raises RunError ``run.closed``."""
         if self._array is None:
-            raise RunError("run.closed", "this buffer was closed", remedy="make a new one")
+            raise RunError("run.closed", "this buffer was closed", place=call_site(),
+                           remedy="make a new one by `Runtime.buffer`")  # fmt: skip
         return self._array
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._array is None
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.array.__dlpack__(**options)
@@ -76,6 +83,8 @@ class Bound:
 def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = None) -> Array:
     """The array of what is bound, without a copy.  Raises RunError."""
     if isinstance(value, Buffer):
+        if value.closed:
+            raise _bad("closed", port, "was closed", "make a new one by `Runtime.buffer`")
         value = value.array
     if not isinstance(value, np.ndarray):
         value = _foreign(port, value)
@@ -84,7 +93,12 @@ def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = 
         remedy = f"x.astype({dtype.name!r})"
         if port.dtype == "bf16" and value.dtype == np.uint16:
             remedy = "x.view(ml_dtypes.bfloat16)"
-        raise _bad("dtype", port, f"is {value.dtype}, it must be {dtype.name}", remedy)
+        what = f"is {value.dtype}, it must be {dtype.name}"
+        if port.dtype not in DTYPES:
+            what += f": the bytes of {port.dtype}'s rows"
+            remedy = ("quantize_int8(x)" if port.dtype == "q8_0" else
+                      f"the checkpoint's bytes as uint8 {shape}")  # fmt: skip
+        raise _bad("dtype", port, what, remedy)
     if value.shape != shape:
         remedy = f"x.reshape{shape}" if value.size == math.prod(shape) else f"a shape of {shape}"
         raise _bad("shape", port, f"has shape {value.shape}, it must be {shape}", remedy)
@@ -190,7 +204,7 @@ class Table:
                 if x.begin < y.end and y.begin < x.end and other != name:
                     both = other in changed
                     if (name in written or other in written) and not (both and name > other):
-                        errors.append(_shared(name, other))
+                        errors.append(_shared(name, other, written))
         return errors
 
     def _overlaps(
@@ -201,7 +215,9 @@ class Table:
         reach: list[tuple[int, str]] = []
         for begin, end, name in sorted((x.begin, x.end, n) for n, x in bound.items()):
             reach = [(e, n) for e, n in reach if e > begin]
-            errors += [_shared(name, n) for _, n in reach if {n, name} & self._written]
+            errors += [
+                _shared(name, n, self._written) for _, n in reach if {n, name} & self._written
+            ]
             reach.append((end, name))
         return errors
 
@@ -209,9 +225,11 @@ class Table:
 _FEW = 4  # bindings that changed: compared one by one
 
 
-def _shared(name: str, other: str) -> RunError:
-    return RunError("run.overlap", f"{name!r} and {other!r} share bytes, and one is written",
-                    remedy="bind arrays that do not overlap")  # fmt: skip
+def _shared(name: str, other: str, written: set[str]) -> RunError:
+    a, b = sorted((name, other))
+    which = b if b in written else a
+    return RunError("run.overlap", f"{a!r} and {b!r} share bytes, and {which!r} is written",
+                    remedy=f"bind memory of its own to {which!r}")  # fmt: skip
 
 
 def _same(value: Any, last: Bound) -> bool:

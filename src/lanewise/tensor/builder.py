@@ -107,7 +107,7 @@ class Builder:
         try:
             ref = self.graph_builder.root(op.get(kind, "input"), name, type, **attrs)
         except GraphError as error:
-            self._errors.append(error)
+            self.refuse(error.code.removeprefix("graph."), error.message, error.remedy)
             return None, type
         self.ports.append(PortDesc(name, kind, type.dtype, type.shape))
         return ref, type
@@ -115,6 +115,11 @@ class Builder:
     def input(self, name: str, dtype: Any, shape: Any, *, live: str = "") -> Tensor:
         """A buffer that changes with every submission; ``live`` names a declared u32 scalar: the
         count of live rows of the leading axis, later ones are skipped."""
+        known = self._scalar_refs.get(live) if isinstance(live, str) else None
+        if live != "" and (known is None or known[1] != "u32"):
+            self.refuse("live", f"input {name!r}: live is {short(live)}, no u32 scalar",
+                        f"b.scalar({live!r}, 'u32') before the input")  # fmt: skip
+            return self.poison()
         return Tensor(self, *self._declare("input", name, dtype, shape, live=live))
 
     def weight(self, name: str, dtype: Any, shape: Any) -> Tensor:
@@ -236,7 +241,7 @@ class Builder:
         for name, x in zip(names, operands, strict=False):
             if x is None:
                 self.refuse(
-                    "missing_operand", f"{said}: {name} is missing", f"give {said} a {name}"
+                    "missing_operand", f"{said}: {name} is missing", f"give {said} its {name}"
                 )
                 return None
             if not isinstance(x, Tensor | State):
@@ -271,7 +276,7 @@ class Builder:
         behind = f"{len(since)} write{'s' if len(since) > 1 else ''} behind"
         self.refuse("stale_state", f"{op}: {operand} is version {state.version} of state "
                     f"{state.root!r}, {behind}: {since[-1][2]} gave the latest",
-                    "use what the latest write returned")
+                    "use what the latest write returned: k = scatter_rows(k, ...)")
         return False
 
     def wrote(self, state: State, ref: Ref) -> State:
@@ -280,12 +285,8 @@ class Builder:
         self._writes.setdefault(state.root, []).append((number, state.window, call_site()))
         return State(self, ref, state.type, state.root, state.window, number)
 
-    def layer_state(self, state: Any, index: Any) -> State:
+    def layer_state(self, state: State, index: int) -> State:
         """Window `index` of a state's leading axis."""
-        if not isinstance(state, State):
-            self.refuse("operand", f"layer_state: state is {short(state)}, no state",
-                        "declare it by b.state")  # fmt: skip
-            return State(self, None, POISON, "", (), 0)
         refs = self.refs("layer", (state,), False, "layer_state")
         if refs is not None:
             try:

@@ -153,7 +153,7 @@ def swiglu(gate: Tensor, value: Tensor) -> Tensor:
     both = isinstance(gate, Tensor) and isinstance(value, Tensor)
     if both and not (gate.poisoned or value.poisoned) and gate.shape != value.shape:
         b.refuse("shape", f"swiglu: value is {value.type}, gate is {gate.type}: shapes must be "
-                 "equal", "make them equal with `broadcast`")  # fmt: skip
+                 "equal", "broadcast(value, gate.shape)")  # fmt: skip
         return b.poison(gate)
     return b.op("swiglu", (gate, value), strided=True)
 
@@ -211,7 +211,8 @@ def slice(x: Tensor, axis: int, start: int, end: int) -> Tensor:
     if x.ref is None:
         return b.poison(x)
     if not isinstance(axis, int) or not -rank <= axis < rank:
-        b.refuse("attribute", f"slice: axis is {axis!r}; x is {x.type}", "an axis of x")
+        b.refuse("attribute", f"slice: axis is {axis!r}; x is {x.type}",
+                 f"an axis from {-rank} to {rank - 1}")  # fmt: skip
         return b.poison(x)
     axis %= rank
     starts = tuple(start if a == axis else 0 for a in range(rank))
@@ -261,7 +262,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         return made if made.poisoned else reshape(made, (*lead, m, b.shape[1]))
     if tuple(lead) != b.shape[:-2]:
         builder.refuse("shape", f"matmul: b is {b.type}, a is {a.type}: leading axes must be "
-                       "equal", "broadcast and pack one of them")  # fmt: skip
+                       "equal", "contiguous(broadcast(...)) of the smaller one")  # fmt: skip
         return builder.poison(a)
     count = math.prod(lead)
     rows = reshape(a, (count * m, k))
@@ -294,10 +295,7 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
 def quant_matmul(x: Tensor, w: Quantized) -> Tensor:
     """x f32 or f16 [M, K] times the rows of a quantised matrix [N, K]: f32 [M, N]."""
     b = builder_of("quant_matmul", x, w)
-    if not isinstance(w, Quantized):
-        b.refuse("operand", f"quant_matmul: w is {w!r}", "declare it with `quantized`")
-        return b.poison(x)
-    x = cast(x, "f32") if isinstance(x, Tensor) and x.dtype == "f16" else x
+    x = cast(x, "f32") if x.dtype == "f16" else x
     return b.op("linear", (x, w.weight), as_="quant_matmul")
 
 
@@ -375,7 +373,8 @@ def rope(
     b = builder_of("rope", x, positions, table)
     if positions is None or (base_name is None) == (table is None):
         what = "positions is" if positions is None else "one of base_name and table is"
-        b.refuse("missing_operand", f"rope: {what} missing", "rope(x, d, 'base', positions)")
+        b.refuse("missing_operand", f"rope: {what} missing", "rope(x, d, 'base', positions), or "
+                 "rope(x, d, positions=positions, table=table)")  # fmt: skip
         return b.poison(x)
     if base_name is not None:
         base = b.scalar_ref("rope", base_name, "f32")

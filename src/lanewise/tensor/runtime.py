@@ -44,7 +44,7 @@ class Runtime(Closing):
             raise UsageError("usage.target", f"there is no target {target!r}", place=call_site(),
                              remedy=f"one of: {', '.join(TARGETS)}")  # fmt: skip
         if threads is not None:
-            check_threads(threads)
+            _check_threads(threads)
         self.target = target
         self.threads = threads
         self.strict = strict
@@ -189,6 +189,16 @@ class Runtime(Closing):
                 raise RunError("run.open_plans", f"plans are open: {', '.join(left)}",
                                place=call_site(), remedy="close them first")  # fmt: skip
             self._closed = True
+
+
+def _check_threads(threads: int) -> None:
+    try:
+        check_threads(threads)
+    except LanewiseError as error:
+        raise placed(error, call_site()) from None
+    except TypeError:
+        raise RunError("run.threads", f"threads is {threads!r}", place=call_site(),
+                       remedy="an integer from 1") from None  # fmt: skip
 
 
 def _limits(graph: Any) -> dict[str, int]:

@@ -1,0 +1,427 @@
+"""Programs as users get them wrong, what comes back, and the same program with the fix that the
+refusal names: the table of `test_refusals.py`.
+
+A row: what is recorded; the code; words of the message; words of the remedy; the remedy taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lanewise import tensor as t
+
+Record = Callable[[t.Builder], object]
+
+
+class Row(NamedTuple):
+    wrong: Record
+    code: str
+    message: str
+    remedy: str
+    right: Record
+
+
+def x(b: t.Builder, *shape: int, name: str = "x", dtype: Any = t.f32) -> t.Tensor:
+    return b.input(name, dtype, shape)
+
+
+def u(b: t.Builder, *shape: int, name: str = "u") -> t.Tensor:
+    return b.input(name, t.u32, shape)
+
+
+def w(b: t.Builder, *shape: int, name: str = "w", dtype: Any = t.f32) -> t.Tensor:
+    return b.weight(name, dtype, shape)
+
+
+def s(b: t.Builder, *shape: int, name: str = "s", dtype: Any = t.f32) -> t.State:
+    return b.state(name, dtype, shape)
+
+
+def out(b: t.Builder, y: Any) -> None:
+    b.output("y", y)
+
+
+def both(b: t.Builder, *scalars: tuple[str, str]) -> t.Builder:
+    """The builder, with scalars declared."""
+    for name, kind in scalars:
+        b.scalar(name, kind)
+    return b
+
+
+def attend(
+    b: t.Builder, *, q: tuple[int, ...] = (1, 8), rows: int = 64, heads: int = 1, width: int = 8,
+    v: tuple[int, ...] | None = None, strided: bool = False, **more: Any,
+) -> t.Tensor:  # fmt: skip
+    query = x(b, *q, name="q")
+    query = t.permute(query, 1, 0) if strided else query
+    k = s(b, rows, heads, width, name="k")
+    return t.attention(query, k, s(b, *(v or (rows, heads, width)), name="v"), **more)
+
+
+def one(b: t.Builder, n: int = 1, dtype: Any = t.u32) -> dict[str, t.Tensor]:
+    return {"lengths": b.input("lengths", dtype, (n,))}
+
+
+def written(b: t.Builder, stale: bool) -> None:
+    first = s(b, 4, 8)
+    second = t.scatter_rows(first, x(b, 2, 8), u(b, 2))
+    out(b, t.read_state(first if stale else second))
+
+
+def recurrent(b: t.Builder, alpha: tuple[int, ...], form: str = "recurrent") -> None:
+    q = x(b, 4, 1, 8, name="q")
+    out(b, t.linear_attention(q, q, q, s(b, 2, 1, 8, 8), alpha=x(b, *alpha, name="alpha"),
+                              beta=x(b, 4, name="beta"), query_extents=u(b, 2), form=form)[0])
+
+
+def drawn(b: t.Builder, options: t.SamplingOptions, declare: bool = True, **more: Any) -> None:
+    if declare:
+        t.declare_sampling_scalars(b, options)
+    out(b, t.sample(x(b, 2, 8), options, **more)[0])
+
+
+def draws(b: t.Builder) -> t.Tensor:
+    return x(b, 2, name="draws")
+
+
+GREEDY, WARM = t.SamplingOptions(), t.SamplingOptions(temperature=0.8)
+
+ELEMENTS = {
+    "two dtypes": Row(
+        lambda b: out(b, x(b, 4, 8) + x(b, 4, 8, name="h", dtype=t.f16)),
+        "dtype", "add: b is f16", "cast",
+        lambda b: out(b, x(b, 4, 8) + t.cast(x(b, 4, 8, name="h", dtype=t.f16), t.f32))),
+    "shapes that do not broadcast": Row(
+        lambda b: out(b, x(b, 4, 8) * x(b, 4, name="z")),
+        "shape", "does not broadcast", "reshape",
+        lambda b: out(b, x(b, 4, 8) * t.reshape(x(b, 4, name="z"), (4, 1)))),
+    "a number": Row(
+        lambda b: out(b, x(b, 4) * 2.0), "operand", "2.0", "b.constant",
+        lambda b: out(b, x(b, 4) * b.constant(2.0))),
+    "an array": Row(
+        lambda b: out(b, x(b, 4) * np.ones(4, np.float32)), "operand", "ndarray", "b.constant",
+        lambda b: out(b, x(b, 4) * b.constant(np.ones(4, np.float32)))),
+    "nothing in a sum": Row(
+        lambda b: out(b, x(b, 4) + None), "missing_operand", "b is missing", "give add its b",
+        lambda b: out(b, x(b, 4) + x(b, 4, name="z"))),
+    "nothing": Row(
+        lambda b: out(b, t.gather_rows(x(b, 4, 8), None)),  # type: ignore[arg-type]
+        "missing_operand", "ids is missing", "give gather_rows its ids",
+        lambda b: out(b, t.gather_rows(x(b, 4, 8), u(b, 3)))),
+    "integers in arithmetic": Row(
+        lambda b: out(b, t.silu(u(b, 4))), "dtype", "silu: x is u32", "declare x as f32",
+        lambda b: out(b, t.silu(x(b, 4)))),
+    "ids that are floats": Row(
+        lambda b: out(b, t.gather_rows(x(b, 4, 8), x(b, 3, name="ids"))),
+        "dtype", "ids is f32", "declare ids as u32",
+        lambda b: out(b, t.gather_rows(x(b, 4, 8), u(b, 3, name="ids")))),
+    "a subscript": Row(
+        lambda b: out(b, x(b, 4, 8)[1:3]), "subscript", "no subscript", "t.slice",
+        lambda b: out(b, t.slice(x(b, 4, 8), 0, 1, 3))),
+    "swiglu broadcasts nothing": Row(
+        lambda b: out(b, t.swiglu(x(b, 4, 8), x(b, 1, 8, name="v"))),
+        "shape", "value", "broadcast(value, gate.shape)",
+        lambda b: out(b, t.swiglu(x(b, 4, 8), t.broadcast(x(b, 1, 8, name="v"), (4, 8))))),
+    "cast to what is no float": Row(
+        lambda b: out(b, t.cast(x(b, 4), "u32")), "attribute", "dtype is 'u32'", "dtype='f32'",
+        lambda b: out(b, t.cast(x(b, 4), "f16"))),
+    "an undeclared scalar": Row(
+        lambda b: out(b, t.scale(x(b, 4), "s")), "scalar", "'s'", "b.scalar('s', 'f32')",
+        lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
+    "a scalar of another kind": Row(
+        lambda b: out(b, t.scale(x(both(b, ("s", "u32")), 4), "s")),
+        "scalar", "is u32, it must be f32", "declare it as f32",
+        lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
+    "a tensor for a name": Row(
+        lambda b: out(b, t.scale(x(b, 4), x(b, 1, name="s"))),  # type: ignore[arg-type]
+        "attribute", "name is <Tensor", "give name as a string",
+        lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
+}  # fmt: skip
+
+VIEWS = {
+    "a strided operand": Row(
+        lambda b: out(b, t.softmax(t.transpose(x(b, 4, 8)))),
+        "strided", "x is a strided view", "softmax(contiguous(",
+        lambda b: out(b, t.softmax(t.contiguous(t.transpose(x(b, 4, 8)))))),
+    "reshape of a view": Row(
+        lambda b: out(b, t.reshape(t.permute(x(b, 4, 8), 1, 0), (32,))),
+        "strided", "x", "contiguous",
+        lambda b: out(b, t.reshape(t.contiguous(t.permute(x(b, 4, 8), 1, 0)), (32,)))),
+    "another size": Row(
+        lambda b: out(b, t.reshape(x(b, 4, 8), (5, 5))), "shape", "size", "32 elements",
+        lambda b: out(b, t.reshape(x(b, 4, 8), (2, 16)))),
+    "a dimension to be guessed": Row(
+        lambda b: out(b, t.reshape(x(b, 4, 8), (-1, 8))), "attribute", "> 0", "positive",
+        lambda b: out(b, t.reshape(x(b, 4, 8), (4, 8)))),
+    "axes twice": Row(
+        lambda b: out(b, t.permute(x(b, 4, 8), 1, 1)), "attribute", "once", "every axis of 0..1",
+        lambda b: out(b, t.permute(x(b, 4, 8), 1, 0))),
+    "an axis beyond": Row(
+        lambda b: out(b, t.transpose(x(b, 4, 8), 0, 2)), "attribute", "axis 2", "from -2 to 1",
+        lambda b: out(b, t.transpose(x(b, 4, 8), 0, 1))),
+    "the axis of a slice": Row(
+        lambda b: out(b, t.slice(x(b, 4, 8), 2, 0, 1)), "attribute", "axis is 2", "from -2 to 1",
+        lambda b: out(b, t.slice(x(b, 4, 8), 1, 0, 1))),
+    "a slice beyond": Row(
+        lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, 9)), "attribute", "3:9", "end <= 8",
+        lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, 8))),
+    "a broadcast of 4 to 5": Row(
+        lambda b: out(b, t.broadcast(x(b, 4), (5,))), "shape", "[5]", "equal or 1",
+        lambda b: out(b, t.broadcast(x(b, 1), (5,)))),
+    "softmax of another axis": Row(
+        lambda b: out(b, t.softmax(x(b, 4, 8), 0)), "attribute", "axis is 0", "transpose",
+        lambda b: out(b, t.softmax(t.contiguous(t.transpose(x(b, 4, 8), 0, 1))))),
+}  # fmt: skip
+
+PRODUCTS = {
+    "a matrix the other way round": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8), w(b, 8, 5))),
+        "shape", "rows must have 8", "[outputs, inputs]: [5,8]",
+        lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8)))),
+    "inner sizes": Row(
+        lambda b: out(b, t.matmul(x(b, 4, 8), w(b, 5, 8))),
+        "shape", "inner sizes", "contiguous(transpose(b))",
+        lambda b: out(b, t.matmul(x(b, 4, 8), t.contiguous(t.transpose(w(b, 5, 8)))))),
+    "leading axes": Row(
+        lambda b: out(b, t.matmul(x(b, 2, 4, 8), w(b, 3, 8, 5))),
+        "shape", "leading axes", "broadcast",
+        lambda b: out(b, t.matmul(x(b, 2, 4, 8), t.contiguous(t.broadcast(w(b, 1, 8, 5),
+                                                                         (2, 8, 5)))))),
+    "half activations": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8, dtype=t.f16), w(b, 5, 8))),
+        "dtype", "linear: x is f16", "cast(x, 'f32')",
+        lambda b: out(b, t.linear(t.cast(x(b, 4, 8, dtype=t.f16), "f32"), w(b, 5, 8)))),
+    "three axes": Row(
+        lambda b: out(b, t.linear(x(b, 2, 4, 8), w(b, 5, 8))),
+        "rank", "rank must be 2", "reshape(x",
+        lambda b: out(b, t.linear(t.reshape(x(b, 2, 4, 8), (8, 8)), w(b, 5, 8)))),
+    "a weight that is an input": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8), x(b, 5, 8, name="w"))),
+        "weight", "no declared weight", "b.weight",
+        lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8)))),
+    "a bias of another size": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8), w(b, 4, name="b"))),
+        "shape", "bias is f32[4]", "shape (5,)",
+        lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8), w(b, 5, name="b")))),
+    "a format in arithmetic": Row(
+        lambda b: out(b, x(b, 4, 32) + w(b, 4, 32, dtype="q8_0")),
+        "dtype", "b is q8_0", "linear",
+        lambda b: out(b, x(b, 4, 32) + w(b, 4, 32))),
+    "rows that are no whole blocks": Row(
+        lambda b: out(b, t.linear(x(b, 4, 40), w(b, 5, 40, dtype="q8_0"))),
+        "shape", "blocks of 32", "rows of 64",
+        lambda b: out(b, t.linear(x(b, 4, 64), w(b, 5, 64, dtype="q8_0")))),
+    "a plain weight for quant_matmul": Row(
+        lambda b: out(b, t.quant_matmul(x(b, 4, 32), w(b, 5, 32))),  # type: ignore[arg-type]
+        "operand", "w is <Tensor", "`quantized`",
+        lambda b: out(b, t.quant_matmul(x(b, 4, 32), t.quantized(b, "w", (5, 32))))),
+    "int4 of another size": Row(
+        lambda b: out(b, t.int4_matmul(x(b, 4, 7), t.int4(b, "w", 8, 16))),
+        "shape", "128 weights", "int4(b, name, 7, columns)",
+        lambda b: out(b, t.int4_matmul(x(b, 4, 7), t.int4(b, "w", 7, 16)))),
+    "int4 of nothing": Row(
+        lambda b: t.int4(b, "w", 8, 0), "shape", "[8,0]", "positive",
+        lambda b: out(b, t.int4_matmul(x(b, 4, 8), t.int4(b, "w", 8, 1)))),
+    "a gain of another size": Row(
+        lambda b: out(b, t.rms_norm(x(b, 4, 8), w(b, 4), 1e-5)),
+        "shape", "gain is f32[4]", "shape (8,)",
+        lambda b: out(b, t.rms_norm(x(b, 4, 8), w(b, 8), 1e-5))),
+    "eps of 0": Row(
+        lambda b: out(b, t.rms_norm(x(b, 4, 8), w(b, 8), 0)), "attribute", "> 0", "eps above 0",
+        lambda b: out(b, t.rms_norm(x(b, 4, 8), w(b, 8), 1e-6))),
+    "experts stored the other way round": Row(
+        lambda b: out(b, t.grouped_matmul(x(b, 6, 8), w(b, 3, 5, 8), u(b, 3))),
+        "shape", "inner sizes", "[experts, 8, outputs]",
+        lambda b: out(b, t.grouped_matmul(x(b, 6, 8), w(b, 3, 8, 5), u(b, 3)))),
+    "more than the row": Row(
+        lambda b: out(b, t.top_k(x(b, 4, 8), 9)[0]), "attribute", "1..8", "k",
+        lambda b: out(b, t.top_k(x(b, 4, 8), 8)[0])),
+}  # fmt: skip
+
+DECLARATIONS = {
+    "no such dtype": Row(
+        lambda b: b.input("x", "f99", (4,)), "dtype", "'f99'", "bf16",
+        lambda b: out(b, t.abs(b.input("x", "bf16", (4,))))),
+    "f64": Row(
+        lambda b: b.input("x", "f64", (4,)), "dtype", "'f64'", "f32",
+        lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),
+    "an empty axis": Row(
+        lambda b: x(b, 4, 0), "shape", "(4, 0)", "positive", lambda b: out(b, t.abs(x(b, 4, 1)))),
+    "a scalar's shape": Row(
+        lambda b: x(b), "shape", "()", "a scalar is (1,)", lambda b: out(b, t.abs(x(b, 1)))),
+    "a name twice": Row(
+        lambda b: (x(b, 4), x(b, 4)), "duplicate_name", "'x'", "rename",
+        lambda b: out(b, x(b, 4) + x(b, 4, name="x2"))),
+    "an output named as an input": Row(
+        lambda b: b.output("x", t.abs(x(b, 4))), "duplicate_name", "'x'", "rename",
+        lambda b: b.output("y", t.abs(x(b, 4)))),
+    "a scalar named as an input": Row(
+        lambda b: both(b, ("x", "f32")) if x(b, 4) is not None else None,
+        "duplicate_name", "'x'", "rename",
+        lambda b: out(both(b, ("k", "f32")), t.scale(x(b, 4), "k"))),
+    "a port named as a constant": Row(
+        lambda b: (b.constant(1.0), x(b, 4, name="constant.0")), "duplicate_name", "constant.0",
+        "rename", lambda b: out(b, x(b, 4) * b.constant(1.0))),
+    "no name": Row(
+        lambda b: b.input("", t.f32, (4,)), "name", "no name", "not empty",
+        lambda b: out(b, t.abs(x(b, 4)))),
+    "an output without a name": Row(
+        lambda b: b.output("", t.abs(x(b, 4))), "name", "no name", "not empty",
+        lambda b: b.output("y", t.abs(x(b, 4)))),
+    "a scalar without a name": Row(
+        lambda b: b.scalar(""), "name", "no name", "not empty",
+        lambda b: out(both(b, ("k", "f32")), t.scale(x(b, 4), "k"))),
+    "a kind of scalar": Row(
+        lambda b: b.scalar("n", "i64"), "scalar", "'i64'", "u32 or f32",
+        lambda b: out(both(b, ("n", "f32")), t.scale(x(b, 4), "n"))),
+    "a constant of text": Row(
+        lambda b: b.constant(["a"]), "dtype", "<U1", "f32", lambda b: out(b, b.constant([1.0]))),
+    "an output that is a state": Row(
+        lambda b: out(b, s(b, 4)), "operand", "State", "read_state",
+        lambda b: out(b, t.read_state(s(b, 4)))),
+    "live before its scalar": Row(
+        lambda b: b.input("x", t.f32, (4,), live="n"), "live", "'n'", "b.scalar('n', 'u32')",
+        lambda b: out(b, t.abs(both(b, ("n", "u32")).input("x", t.f32, (4,), live="n")))),
+}  # fmt: skip
+
+STATES = {
+    "a superseded version": Row(
+        lambda b: written(b, True), "stale_state", "1 write behind", "latest write",
+        lambda b: written(b, False)),
+    "a layer beyond": Row(
+        lambda b: t.layer_state(s(b, 2, 3), 2), "attribute", "index is 2", "from 0 to 1",
+        lambda b: out(b, t.read_state(t.layer_state(s(b, 2, 3), 1)))),
+    "a state without rows": Row(
+        lambda b: t.scatter_rows(s(b, 4), x(b, 2), u(b, 2)), "rank", "must have rows", "[4, 1]",
+        lambda b: t.scatter_rows(s(b, 4, 1), x(b, 2, 1), u(b, 2))),
+    "rows of another dtype": Row(
+        lambda b: t.scatter_rows(s(b, 4, 2), x(b, 2, 2, dtype=t.f16), u(b, 2)),
+        "dtype", "rows is f16", "cast(rows, 'f32')",
+        lambda b: t.scatter_rows(s(b, 4, 2), t.cast(x(b, 2, 2, dtype=t.f16), "f32"), u(b, 2))),
+    "a tensor for a state": Row(
+        lambda b: t.scatter_rows(x(b, 4, 2), x(b, 2, 2, name="r"), u(b, 2)),  # type: ignore
+        "operand", "state is <Tensor", "b.state",
+        lambda b: t.scatter_rows(s(b, 4, 2), x(b, 2, 2), u(b, 2))),
+    "a state for a tensor": Row(
+        lambda b: out(b, t.silu(s(b, 4))),  # type: ignore[arg-type]
+        "operand", "x is <State", "read_state(x)",
+        lambda b: out(b, t.silu(t.read_state(s(b, 4))))),
+    "gates of another size": Row(
+        lambda b: recurrent(b, (2,)), "shape", "per token [4]", "alpha",
+        lambda b: recurrent(b, (4,))),
+    "gates per channel in chunks": Row(
+        lambda b: recurrent(b, (4, 1, 8), "chunked"), "shape", "per head", "form='recurrent'",
+        lambda b: recurrent(b, (4, 1, 8))),
+    "no such form": Row(
+        lambda b: recurrent(b, (4,), "parallel"), "attribute", "'parallel'", "'chunked'",
+        lambda b: recurrent(b, (4,), "chunked")),
+}  # fmt: skip
+
+ATTENTION = {
+    "no lengths": Row(
+        lambda b: out(b, attend(b)), "missing_operand", "lengths is missing", "one per sequence",
+        lambda b: out(b, attend(b, **one(b)))),
+    "no base": Row(
+        lambda b: out(b, attend(b, q=(3, 1, 8), **one(b))),
+        "missing_operand", "needs base", "u32 scalar",
+        lambda b: out(b, attend(both(b, ("at", "u32")), q=(3, 1, 8), base="at", **one(b)))),
+    "base for several": Row(
+        lambda b: out(b, attend(both(b, ("at", "u32")), q=(2, 1, 1, 8), rows=128, base="at",
+                                **one(b, 2))),
+        "attribute", "base belongs", "query_extents",
+        lambda b: out(b, attend(b, q=(2, 1, 8), rows=128, query_extents=u(b, 2), **one(b, 2)))),
+    "a capacity of part of a page": Row(
+        lambda b: out(b, attend(b, rows=100, **one(b))), "shape", "pages of 64", "round",
+        lambda b: out(b, attend(b, rows=128, **one(b)))),
+    "blocks of another size": Row(
+        lambda b: out(b, attend(b, block=48, **one(b))), "attribute", "block is 48", "block=64",
+        lambda b: out(b, attend(b, block=64, **one(b)))),
+    "a view for q": Row(
+        lambda b: out(b, attend(b, q=(8, 1), strided=True, **one(b))),
+        "strided", "strided view", "contiguous(q)", lambda b: out(b, attend(b, **one(b)))),
+    "q of five axes": Row(
+        lambda b: out(b, attend(b, q=(1, 1, 1, 1, 8), **one(b))), "rank", "q is", "[B, 1, H, D]",
+        lambda b: out(b, attend(b, q=(1, 1, 1, 8), **one(b)))),
+    "slots alone": Row(
+        lambda b: out(b, attend(b, q=(3, 1, 8), slots=u(b, 3))),
+        "missing_operand", "come together", "ragged_rows",
+        lambda b: out(b, attend(b, q=(3, 1, 8), slots=u(b, 3), positions=u(b, 3, name="p")))),
+    "lengths that are floats": Row(
+        lambda b: out(b, attend(b, **one(b, dtype=t.f32))), "dtype", "u32", "declare lengths",
+        lambda b: out(b, attend(b, **one(b)))),
+    "pages that do not share out": Row(
+        lambda b: out(b, attend(b, q=(2, 1, 1, 8), **one(b, 2))),
+        "shape", "do not share out", "bind pages",
+        lambda b: out(b, attend(b, q=(2, 1, 1, 8), pages=u(b, 2, 1), **one(b, 2)))),
+    "pages of other sequences": Row(
+        lambda b: out(b, attend(b, q=(2, 1, 1, 8), pages=u(b, 3, 1), **one(b, 2))),
+        "shape", "one row of pages per sequence", "[2, blocks]",
+        lambda b: out(b, attend(b, q=(2, 1, 1, 8), pages=u(b, 2, 1), **one(b, 2)))),
+    "lengths of other rows": Row(
+        lambda b: out(b, attend(b, q=(3, 1, 1, 8), rows=128, **one(b, 2))),
+        "shape", "one length per row", "lengths as [3]",
+        lambda b: out(b, attend(b, q=(3, 1, 1, 8), rows=192, **one(b, 3)))),
+    "heads that do not share out": Row(
+        lambda b: out(b, attend(b, q=(3, 8), heads=2, **one(b))), "shape", "multiple", "divide 3",
+        lambda b: out(b, attend(b, q=(3, 8), heads=3, **one(b)))),
+    "heads of another width": Row(
+        lambda b: out(b, attend(b, width=4, **one(b))), "shape", "widths", "width 8",
+        lambda b: out(b, attend(b, width=8, **one(b)))),
+    "values of another capacity": Row(
+        lambda b: out(b, attend(b, v=(128, 1, 8), **one(b))), "shape", "v is", "(64, 1, 8)",
+        lambda b: out(b, attend(b, v=(64, 1, 8), **one(b)))),
+    "a window of less than nothing": Row(
+        lambda b: out(b, attend(b, window=-1, **one(b))), "attribute", "window", "from 0",
+        lambda b: out(b, attend(b, window=0, **one(b)))),
+    "a negative cap": Row(
+        lambda b: out(b, attend(b, softcap=-1.0, **one(b))), "attribute", "softcap", "softcap=0",
+        lambda b: out(b, attend(b, softcap=0.0, **one(b)))),
+    "no positions": Row(
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, "base")), "missing_operand", "positions",
+        "'base', positions",
+        lambda b: out(b, t.rope(x(both(b, ("base", "f32")), 3, 1, 8), 8, "base", u(b, 3)))),
+    "an odd part of a head": Row(
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 7, None, u(b, 3), table=w(b, 9, 8))),
+        "attribute", "even", "at most: 8",
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8)))),
+    "no such pairs": Row(
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8), style="x")),
+        "attribute", "style is 'x'", "style='half'",
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8), style="half"))),
+}  # fmt: skip
+
+SAMPLING = {
+    "no draws": Row(
+        lambda b: drawn(b, WARM), "missing_operand", "draws", "reads draws",
+        lambda b: drawn(b, WARM, draws=draws(b))),
+    "draws that nothing reads": Row(
+        lambda b: drawn(b, GREEDY, draws=draws(b)), "operand", "nothing reads it", "leave draws",
+        lambda b: drawn(b, GREEDY)),
+    "scalars not declared": Row(
+        lambda b: drawn(b, WARM, declare=False, draws=draws(b)), "scalar", "inverse_temperature",
+        "declare_sampling_scalars", lambda b: drawn(b, WARM, draws=draws(b))),
+    "a policy out of range": Row(
+        lambda b: drawn(both(b, ("inverse_temperature", "f32")),
+                        t.SamplingOptions(temperature=0.8, top_p=2.0), declare=False,
+                        draws=draws(b)),
+        "attribute", "top_p is 2.0", "up to 1",
+        lambda b: drawn(b, t.SamplingOptions(temperature=0.8, top_p=1.0), draws=draws(b))),
+    "more than the vocabulary": Row(
+        lambda b: out(b, t.top_k_mask(x(b, 2, 8), 9)), "attribute", "k is 9", "k from 1 to 8",
+        lambda b: out(b, t.top_k_mask(x(b, 2, 8), 8))),
+    "p of nothing": Row(
+        lambda b: out(b, t.top_p_mask(x(b, 2, 8), 0.0)), "attribute", "p is 0.0",
+        "leave top_p_mask", lambda b: out(b, t.top_p_mask(x(b, 2, 8), 0.9))),
+    "one draw for all": Row(
+        lambda b: out(b, t.sample_categorical(x(b, 2, 8), x(b, 1, name="draws"))),
+        "shape", "draws is f32[1]", "broadcast(draws, (2,))",
+        lambda b: out(b, t.sample_categorical(x(b, 2, 8), t.contiguous(
+            t.broadcast(x(b, 1, name="draws"), (2,)))))),
+}  # fmt: skip
+
+ROWS: dict[str, Row] = {
+    **ELEMENTS, **VIEWS, **PRODUCTS, **DECLARATIONS, **STATES, **ATTENTION, **SAMPLING,
+}  # fmt: skip

@@ -1,0 +1,232 @@
+"""Submissions as users get them wrong: what comes back, and that its remedy, taken, runs.
+
+Every refusal has a code, the line of the submission, and words that lead to the fix in one step;
+the plan goes on as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lanewise import tensor as t
+from lanewise.errors import LanewiseError, Refused, RunError, UsageError
+from tests.tensor.support import compile, runtime
+
+Given = dict[str, Any]
+
+
+class Row(NamedTuple):
+    wrong: Callable[[Given], Given]
+    code: str
+    message: str
+    remedy: str
+    right: Callable[[Given], Given] = lambda g: g  # the remedy, taken
+
+
+def step(b: t.Builder) -> None:
+    b.scalar("scale", "f32")
+    b.scalar("n", "u32")
+    x = b.input("x", t.f32, (4, 8), live="n")
+    h = b.input("h", t.bf16, (4, 8))
+    w = b.weight("w", "q8_0", (5, 8 * 4))
+    b.output("y", t.scale(x, "scale"))
+    b.output("z", t.cast(h, "f32"))
+    b.output("r", t.gather_rows(w, b.input("ids", t.u32, (2,))))
+    t.scatter_rows(b.state("s", t.f32, (4, 8)), x, b.input("at", t.u32, (4,)))
+
+
+@pytest.fixture(scope="module")
+def plan() -> t.Plan:
+    return compile(step, label="step")
+
+
+def good() -> Given:
+    return {
+        "x": np.ones((4, 8), np.float32), "h": np.ones((4, 8), ml_dtypes.bfloat16),
+        "w": t.quantize_int8(np.ones((5, 32), np.float32)), "ids": np.zeros(2, np.uint32),
+        "at": np.arange(4, dtype=np.uint32), "s": np.zeros((4, 8), np.float32),
+        "y": np.zeros((4, 8), np.float32), "z": np.zeros((4, 8), np.float32),
+        "r": np.zeros((2, 32), np.float32), "scale": 2.0, "n": 4,
+    }  # fmt: skip
+
+
+def locked(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def shifted() -> np.ndarray:
+    """f32 [4, 8] that begins at an odd byte."""
+    return np.zeros(129, np.uint8)[1:].view(np.float32).reshape(4, 8)
+
+
+ROWS: dict[str, Row] = {
+    "a name that is missing": Row(
+        lambda g: {n: v for n, v in g.items() if n != "x"}, "missing", "input 'x' is not bound",
+        "bind f32 [4, 8]"),
+    "a scalar that is missing": Row(
+        lambda g: {n: v for n, v in g.items() if n != "n"}, "missing", "scalar 'n'", "bind a u32"),
+    "a name too much": Row(
+        lambda g: g | {"extra": g["x"]}, "extra", "no 'extra'", "it has: x, h"),
+    "float64": Row(
+        lambda g: g | {"x": np.ones((4, 8))}, "dtype", "is float64, it must be float32",
+        "x.astype('float32')", lambda g: g | {"x": np.ones((4, 8)).astype("float32")}),
+    "bits of bf16": Row(
+        lambda g: g | {"h": np.zeros((4, 8), np.uint16)}, "dtype", "is uint16",
+        "x.view(ml_dtypes.bfloat16)",
+        lambda g: g | {"h": np.zeros((4, 8), np.uint16).view(ml_dtypes.bfloat16)}),
+    "a weight that is not encoded": Row(
+        lambda g: g | {"w": np.ones((5, 32), np.float32)}, "dtype", "weight 'w' is float32",
+        "quantize_int8(x)", lambda g: g | {"w": t.quantize_int8(np.ones((5, 32), np.float32))}),
+    "a flat array": Row(
+        lambda g: g | {"x": np.ones(32, np.float32)}, "shape", "(32,), it must be (4, 8)",
+        "x.reshape(4, 8)", lambda g: g | {"x": np.ones(32, np.float32).reshape(4, 8)}),
+    "fewer rows": Row(
+        lambda g: g | {"x": np.ones((3, 8), np.float32)}, "shape", "(3, 8)", "a shape of (4, 8)"),
+    "columns first": Row(
+        lambda g: g | {"x": np.asfortranarray(g["x"])}, "strides", "row-major and packed",
+        "np.ascontiguousarray(x)",
+        lambda g: g | {"x": np.ascontiguousarray(np.asfortranarray(g["x"]))}),
+    "an output to read only": Row(
+        lambda g: g | {"y": locked(g["y"])}, "readonly", "output 'y' is read-only", "written"),
+    "a state to read only": Row(
+        lambda g: g | {"s": locked(g["s"])}, "readonly", "state 's' is read-only", "written"),
+    "an odd address": Row(
+        lambda g: g | {"x": shifted()}, "alignment", "not aligned", "x.copy()",
+        lambda g: g | {"x": shifted().copy()}),
+    "a list": Row(
+        lambda g: g | {"x": [[1.0] * 8] * 4}, "kind", "is list, no array", "NumPy array",
+        lambda g: g | {"x": np.array([[1.0] * 8] * 4, np.float32)}),
+    "nothing": Row(
+        lambda g: g | {"x": None}, "kind", "is NoneType", "NumPy array"),
+    "output over input": Row(
+        lambda g: g | {"y": g["x"]}, "overlap", "'x' and 'y' share bytes", "memory of its own to"),
+    "two outputs in one": Row(
+        lambda g: g | {"z": g["y"]}, "overlap", "'y' and 'z' share bytes", "memory of its own to"),
+    "a float for a count": Row(
+        lambda g: g | {"n": 2.0}, "scalar", "'n' is 2.0", "pass a u32"),
+    "a negative count": Row(
+        lambda g: g | {"n": -1}, "scalar", "0 to 2^32 - 1", "pass a u32"),
+    "a text for a number": Row(
+        lambda g: g | {"scale": "2"}, "scalar", "'2', it must be a number", "pass a f32"),
+    "an array for a number": Row(
+        lambda g: g | {"scale": np.ones(3)}, "scalar", "it must be a number", "pass a f32"),
+    "too many live rows": Row(
+        lambda g: g | {"n": 5}, "scalar", "'n' is 5, the capacity is 4", "split the rows"),
+    "a closed buffer": Row(
+        lambda g: g | {"x": _closed()}, "closed", "input 'x'", "make a new one",
+        lambda g: g | {"x": runtime().buffer(t.f32, (4, 8))}),
+}  # fmt: skip
+
+
+def _closed() -> t.Buffer:
+    buffer = runtime().buffer(t.f32, (4, 8))
+    buffer.close()
+    return buffer
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_wrong_submission_is_refused_at_its_line(plan, name):
+    row = ROWS[name]
+    for call in (lambda g: plan.submit(g).wait(), plan.run):
+        with pytest.raises(RunError) as caught:
+            call(row.wrong(good()))
+        error = caught.value
+        assert error.code == f"run.{row.code}" and row.message in error.message, error
+        assert row.remedy in error.remedy and error.place.startswith(__file__), error
+    given = row.right(good())
+    given["y"][...] = 7
+    plan.run(given)
+    value = given["x"].array if isinstance(given["x"], t.Buffer) else given["x"]
+    assert (given["y"] == 2 * value).all()
+
+
+def test_all_that_is_wrong_comes_at_once_with_its_line(plan):
+    given = good() | {"x": np.ones(3), "n": "many", "other": 1}
+    del given["ids"]
+    with pytest.raises(Refused) as caught:
+        plan.run(given)
+    errors = caught.value.errors
+    assert sorted(e.code for e in errors) == [
+        "run.dtype", "run.extra", "run.missing", "run.scalar"]  # fmt: skip
+    assert all(e.place.startswith(__file__) and e.remedy for e in errors)
+
+
+def refused(call: Callable[[], object]) -> LanewiseError:
+    with pytest.raises(LanewiseError) as caught:
+        call()
+    return caught.value
+
+
+def test_wrong_calls_around_plans(plan):
+    """Each: the code, and a word of the remedy."""
+    rt = runtime()
+
+    def fresh(**options: Any) -> object:
+        b = runtime().builder()
+        b.output("y", t.abs(b.input("x", t.f32, (2,))))
+        return b.compile(**options)
+
+    calls: dict[str, tuple[Callable[[], object], str, str]] = {
+        "a target": (lambda: t.Runtime("gpu"), "usage.target", "cpu"),
+        "threads": (lambda: t.Runtime("cpu", threads=0), "run.threads", "from 1"),
+        "activations": (lambda: fresh(activations="int4"), "usage.activations", "int8x2"),
+        "a rule": (lambda: fresh(hold=["fast"]), "usage.hold", "the rules are"),
+        "hold": (lambda: fresh(hold=3), "usage.option", "hold=("),
+        "naive": (lambda: fresh(naive="yes"), "usage.option", "True or False"),
+        "in flight": (lambda: fresh(max_in_flight=0), "usage.option", "from 1"),
+        "in flight too": (lambda: fresh(max_in_flight=1.5), "usage.option", "from 1"),
+        "bindings": (lambda: plan.run([1, 2]), "run.kind", "plan.submit(x=xs)"),
+        "repack": (lambda: plan.repack("nothing"), "run.extra", "it has: x, h"),
+        "a buffer's dtype": (lambda: rt.buffer("f99", (2,)), "usage.dtype", "f32"),
+        "a buffer's shape": (lambda: rt.buffer("f32", (0, 2)), "usage.shape", "positive"),
+        "no program": (
+            lambda: runtime().builder().compile(), "graph.empty", "b.output"),
+        "buckets": (lambda: t.Buckets([64]).for_(65), "usage.buckets", "larger bucket"),
+        "a bucket of text": (lambda: t.Buckets([64]).for_("a"), "usage.buckets", "integer"),
+        "pool": (lambda: t.BlockPool(2, 0), "usage.pool", "positive"),
+        "pages": (lambda: t.BlockPool(2).free([0]), "usage.pool", "what grow gave"),
+        "no pages": (lambda: t.BlockPool(2).free(5), "usage.pool", "the list that grow gave"),
+        "too many pages": (lambda: t.BlockPool(2).grow(None, 200), "run.pool_empty", "free"),
+        "the reference's plan": (
+            lambda: compile(step, "reference").memory, "run.reference", 'Runtime("cpu")'),
+    }  # fmt: skip
+    for name, (call, code, remedy) in calls.items():
+        error = refused(call)
+        assert error.code == code and remedy in error.remedy, (name, error)
+        assert error.place.startswith(__file__), (name, error)
+
+
+def test_a_busy_plan_names_itself_and_what_to_do():
+    with t.Runtime("cpu", threads=1) as rt:
+        b = rt.builder("busy")
+        y = x = b.input("x", t.f32, (512, 512))
+        for _ in range(4):
+            y = t.matmul(y, x)
+        b.output("y", y)
+        x, y = np.eye(512, dtype=np.float32), np.zeros((512, 512), np.float32)
+        with b.compile() as plan:
+            fence = plan.submit(x=x, y=y)
+            for call, remedy in ((lambda: plan.run(x=x, y=y), "max_in_flight=2"),
+                                 (plan.close, "then close"), (plan.repack, "wait")):  # fmt: skip
+                error = refused(call)
+                assert error.code == "run.busy" and remedy in error.remedy
+                assert "'busy'" in error.message and error.place.startswith(__file__)
+            error = refused(lambda: fence.wait(0))
+            assert error.code == "run.timeout" and error.place.startswith(__file__)
+            error = refused(rt.close)
+            assert error.code == "run.open_plans" and "busy" in error.message
+            fence.wait()
+        error = refused(lambda: plan.run(x=x, y=y))
+        assert error.code == "run.closed" and "compile" in error.remedy
+
+
+def test_a_policy_says_which_option():
+    error = refused(t.SamplingOptions(top_p=2.0).validate)
+    assert isinstance(error, UsageError) and error.place == "top_p" and "up to 1" in error.remedy
