@@ -108,7 +108,7 @@ class Case:
 def make(
     *, rows: npt.ArrayLike, slots: npt.ArrayLike | None = None, heads: int = 3, kv: int = 1,
     d: int = 64, dtype: str = "f2", seed: int = 1, softcap: float = 0.0, window: int = 0,
-    spread: float = 1.0, sink: float | None = None,
+    spread: float = 1.0, sink: float | None = None, scale: float | None = None,
 ) -> Case:  # fmt: skip
     """`rows`: positions; the cache is as long as the longest; sinks are N(`sink`, 1)."""
     rng = np.random.default_rng(seed)
@@ -121,9 +121,10 @@ def make(
     if quantised:
         k, v = (np.asarray(caches.cache_array(x)) for x in (k, v))
     return Case(
-        q, k, v, slot, positions, d**-0.5, softcap, window, shuffle=seed, quantised=quantised,
+        q, k, v, slot, positions, d**-0.5 if scale is None else scale, softcap, window,
+        shuffle=seed, quantised=quantised,
         sinks=None if sink is None else rng.normal(sink, 1, heads).astype(np.float32),
-    )
+    )  # fmt: skip
 
 
 def quantised_pages(pages: np.ndarray, axis: int) -> np.ndarray:

@@ -35,8 +35,10 @@ int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 int64_t padded(int64_t d) { return (d + VF_N - 1) / VF_N * VF_N; }
 
 // Per thread.  q, s, o: q rows of stride LD; total: the merged outputs; block: one widened K or V.
+// row: of each q row, counted from the run's first.
 struct Scratch {
   float *q, *s, *o, *total, *block, *m, *sum, *total_m, *total_sum;
+  int32_t* row;
 };
 
 // Heads of a group that go together: any number for one row, at most 8 for a tile of 16.
@@ -59,6 +61,7 @@ Scratch carve(const LwAttention* a) {
   s.sum = s.m + LW_ATT_Q;
   s.total_m = s.sum + LW_ATT_Q;
   s.total_sum = s.total_m + LW_ATT_Q;
+  s.row = (int32_t*)(s.total_sum + LW_ATT_Q);
   return s;
 }
 
@@ -92,6 +95,59 @@ const lw_kv* block_of(const LwAttention* a, const void* pool, uint32_t slot, int
   return (const lw_kv*)pool + (sizeof(lw_kv) == 1 ? elements / 32 * 34 : elements);
 }
 
+// Bytes of a block of keys or values of one head; how many blocks ahead memory is asked for them:
+// 16 KiB, so that the latency passes while others are worked on, and L1 and L2 keep their places.
+int64_t block_bytes(const LwAttention* a) {
+  return sizeof(lw_kv) == 1 ? a->d * LW_PAGE / 32 * 34 : a->d * LW_PAGE * (int64_t)sizeof(lw_kv);
+}
+struct Ahead {
+  int64_t blocks, k_lines, v_lines, rest;  // lines with each row; those that are left of both
+};
+Ahead ahead_for(const LwAttention* a) {
+  int64_t bytes = block_bytes(a), lines = bytes / 64;
+  return {most(1, (16384 + bytes / 2) / bytes), lines / a->d, lines / LW_PAGE, lines % LW_PAGE};
+}
+
+// A run: rows row0.. of one slot at positions p0.., heads h0.. of kv head kvh.
+struct Run {
+  const LwAttention* a;
+  Scratch s;
+  int64_t row0, rows, kvh, h0, heads;
+  Ahead ahead;
+  int64_t q_rows() const { return rows * heads; }
+  int64_t position(int64_t q_row) const { return (int64_t)a->positions[row0] + s.row[q_row]; }
+  int64_t first(int64_t q_row) const { return first_seen(a, position(q_row)); }
+  uint32_t slot() const { return a->slots[row0]; }
+};
+
+void begin_run(const Run& run) {
+  const LwAttention* a = run.a;
+  for (int64_t r = 0, i = 0; r < run.rows; ++r)
+    for (int64_t h = 0; h < run.heads; ++h, ++i) {
+      const float* from = a->q + (run.row0 + r) * a->qstride + (run.h0 + h) * a->d;
+      for (int64_t c = 0; c < a->d; ++c) run.s.q[i * LD + c] = from[c];
+      run.s.row[i] = (int32_t)r;
+    }
+}
+
+// What is read `ahead.blocks` after the t-th block of a piece, whose keys and then values are
+// blocks b0 to b1.  After the last piece come the next head's.
+lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int64_t lines) {
+  const LwAttention* a = run.a;
+  int64_t count = b1 - b0 + 1, end = run.position(run.q_rows() - 1) / LW_PAGE + 1, kvh = run.kvh;
+  t += run.ahead.blocks;
+  const void* pool = t < count || t >= 2 * count ? a->k : a->v;
+  int64_t block = b0 + (t < count ? t : t - count);
+  if (block >= end) {
+    block += run.first(0) / LW_PAGE - end;
+    ++kvh;
+  }
+  if (block >= end || kvh >= a->kv_heads || (kvh > run.kvh && run.rows > 1)) return {nullptr, 0};
+  const char* at = (const char*)block_of(a, pool, run.slot(), block, kvh);
+  for (int64_t i = 0; i < run.ahead.rest; ++i, at += 64) __builtin_prefetch(at, 0, 2);
+  return {at, lines};
+}
+
 #if LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
 // A block of keys, [d][64] codes and [d / 32][64] scales -> f32 [d][64].
 void widen_k(const lw_kv* k, int64_t d, float* to) {
@@ -103,16 +159,29 @@ void widen_k(const lw_kv* k, int64_t d, float* to) {
         vf_store(to + i, vf_mul(vi_to_f(vi_load_i8(k + i)), s));
     }
 }
+void widen_scales(const lw_kv* v, int64_t d, float* to) {
+  const uint16_t* scales = (const uint16_t*)(v + d * LW_PAGE);
+  for (int64_t i = 0; i < LW_PAGE * d / 32; i += VF_N) vf_store(to + i, vf_load_f16(scales + i));
+}
 // A block of values, [64][d] codes and [64][d / 32] scales -> f32 [64][d].
 void widen_v(const lw_kv* v, int64_t d, float* to) {
-  const uint16_t* scales = (const uint16_t*)(v + d * LW_PAGE);
   float wide[LW_PAGE * LW_ATT_D / 32];
-  for (int64_t i = 0; i < LW_PAGE * d / 32; i += VF_N) vf_store(wide + i, vf_load_f16(scales + i));
+  widen_scales(v, d, wide);
   for (int64_t i = 0; i < LW_PAGE * d; i += 32) {
     vf s = vf_set(wide[i / 32]);
     for (int64_t c = i; c < i + 32; c += VF_N)
       vf_store(to + c, vf_mul(vi_to_f(vi_load_i8(v + c)), s));
   }
+}
+typedef lw_att_keys Keys;
+typedef lw_att_values Values;
+Keys keys_of(const lw_kv* k, int64_t d) { return {k, (const uint16_t*)(k + d * LW_PAGE)}; }
+Values values_of(const lw_kv* v, int64_t d, float* room) {
+  widen_scales(v, d, room);
+  return {v, room, d};
+}
+Values rows_from(const Values& v, int64_t i) {
+  return {v.p + i * v.d, v.scales + i * (v.d / 32), v.d};
 }
 #else
 // rows x width elements of stride `width` -> f32 of stride `ld`, the tail of a vector +0.
@@ -128,119 +197,115 @@ void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld
 }
 void widen_k(const lw_kv* k, int64_t d, float* to) { widen(k, d, LW_PAGE, to, LW_PAGE); }
 void widen_v(const lw_kv* v, int64_t d, float* to) { widen(v, LW_PAGE, d, to, padded(d)); }
+typedef lw_att_plain<lw_kv> Keys, Values;
+Keys keys_of(const lw_kv* k, int64_t) { return {k, LW_PAGE}; }
+Values values_of(const lw_kv* v, int64_t d, float*) { return {v, d}; }
 #endif
-
-// A run: rows row0.. of one slot at positions p0.., heads h0.. of kv head kvh.
-struct Run {
-  const LwAttention* a;
-  Scratch s;
-  int64_t row0, rows, kvh, h0, heads;
-  int64_t q_rows() const { return rows * heads; }
-  int64_t position(int64_t q_row) const { return (int64_t)a->positions[row0] + q_row / heads; }
-  uint32_t slot() const { return a->slots[row0]; }
-};
-
-void load_q(const Run& run) {
-  const LwAttention* a = run.a;
-  for (int64_t i = 0; i < run.q_rows(); ++i) {
-    const float* from =
-        a->q + (run.row0 + i / run.heads) * a->qstride + (run.h0 + i % run.heads) * a->d;
-    for (int64_t c = 0; c < a->d; ++c) run.s.q[i * LD + c] = from[c];
-  }
+typedef lw_att_plain<float> Wide;
+template <class T> lw_att_plain<T> rows_from(const lw_att_plain<T>& b, int64_t i) {
+  return {b.p + i * b.ld, b.ld};
 }
 
-// Raw score chains of one block into its 64 columns of s; `next` is what is read after it.
-template <class T>
-void block_scores(const Run& run, int64_t block, const T* next) {
-  const LwAttention* a = run.a;
-  const T* k = block_of(a, a->k, run.slot(), block, run.kvh);
+// Is a block widened to f32 once, in scratch, before it is used?
+bool widens(const Run& run) { return sizeof(lw_kv) < 4 && run.q_rows() > LW_ATT_R; }
+
+// Walks `n` q rows in groups of at most LW_ATT_R, as equal as can be.
+struct Groups {
+  int64_t i, left;
+  int rows;
+  explicit Groups(int64_t n) : i(0), left(n), rows(0) { size(); }
+  void size() {
+    int32_t n = (int32_t)left;
+    rows = n <= LW_ATT_R ? n : n / ((n + LW_ATT_R - 1) / LW_ATT_R);
+  }
+  bool more() const { return left > 0; }
+  void next() { i += rows, left -= rows, size(); }
+};
+
+// Raw score chains of one block into its 64 columns of s.
+template <class B>
+void block_scores(const Run& run, int64_t block, const B& k, lw_att_ahead ahead) {
   float* s = run.s.s + block % (PIECE / LW_PAGE) * LW_PAGE;
-  int64_t n = run.q_rows();
-  bool wide = sizeof(T) == 1 || (sizeof(T) == 2 && n > 6);
-  if (wide) widen_k(k, a->d, run.s.block);
-  for (int64_t i = 0; i < n; i += 6) {
-    int rows = (int)least(6, n - i);
+  for (Groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
     // columns that the last of these rows sees; the rest stays as it was, and is masked
-    int64_t seen = run.position(i + rows - 1) + 1 - block * LW_PAGE;
+    int64_t seen = run.position(g.i + g.rows - 1) + 1 - block * LW_PAGE;
     int64_t width = least(LW_PAGE, padded(most(0, seen)));
-    const float* q = run.s.q + i * LD;
-    if (wide)
-      lw_att_product(rows, q, a->d, run.s.block, LW_PAGE, s + i * LD, width, true);
-    else if constexpr (sizeof(T) > 1)
-      lw_att_product(rows, q, a->d, k, LW_PAGE, s + i * LD, width, true, i == 0 ? next : nullptr);
+    lw_att_product(g.rows, run.s.q + g.i * LD, run.a->d, k, s + g.i * LD, width, true, ahead);
   }
 }
 
 // Adds positions [from, to) of a block to the outputs of `rows` q rows from i on.
-template <class T>
+template <class B>
 void add_values(const Run& run, int64_t i, int rows, int64_t base, int64_t from, int64_t to,
-                const T* v, int64_t ldv, const T* next) {
+                const B& v, const lw_att_ahead& ahead) {
   if (from >= to) return;
   const float* p = run.s.s + i * LD + base % PIECE + from;
-  lw_att_product(rows, p, to - from, v + from * ldv, ldv, run.s.o + i * LD, padded(run.a->d),
-                 false, next);
+  lw_att_product(rows, p, to - from, rows_from(v, from), run.s.o + i * LD, padded(run.a->d), false,
+                 ahead);
 }
 
-// One block's values: what all q rows of a group of six see goes together, the edges one by one.
-template <class T>
-void block_values(const Run& run, int64_t block, const T* v, int64_t ldv, const T* next) {
-  int64_t base = block * LW_PAGE, n = run.q_rows();
-  for (int64_t i = 0; i < n; i += 6) {
-    int rows = (int)least(6, n - i);
-    int64_t from = most(0, first_seen(run.a, run.position(i + rows - 1)) - base);
+// One block's values: what all q rows of a group see goes together, the edges by position.
+template <class B>
+void block_values(const Run& run, int64_t block, const B& v, lw_att_ahead ahead) {
+  const lw_att_ahead none = {nullptr, 0};
+  int64_t base = block * LW_PAGE;
+  for (Groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
+    int64_t i = g.i, last = i + g.rows - 1;
+    int64_t from = most(0, run.first(last) - base);
     int64_t to = least(LW_PAGE, run.position(i) + 1 - base);
     bool together = from < to;
-    for (int r = 0; r < rows; ++r) {  // the left edge (a window's start), or all of it
-      int64_t p = run.position(i + r);
-      int64_t begin = most(0, first_seen(run.a, p) - base), end = least(LW_PAGE, p + 1 - base);
-      add_values(run, i + r, 1, base, begin, together ? from : end, v, ldv, (const T*)nullptr);
+    for (int64_t r = i, e; r <= last; r = e) {  // the left edge (a window's start), or all of it
+      for (e = r + 1; e <= last && run.s.row[e] == run.s.row[r];) ++e;
+      int64_t begin = most(0, run.first(r) - base);
+      int64_t end = together ? from : least(LW_PAGE, run.position(r) + 1 - base);
+      add_values(run, r, (int)(e - r), base, begin, end, v, none);
     }
     if (!together) continue;
-    add_values(run, i, rows, base, from, to, v, ldv, i == 0 ? next : nullptr);
-    for (int r = 0; r < rows; ++r) {  // the right edge (the diagonal)
-      int64_t end = least(LW_PAGE, run.position(i + r) + 1 - base);
-      add_values(run, i + r, 1, base, to, end, v, ldv, (const T*)nullptr);
+    add_values(run, i, g.rows, base, from, to, v, ahead);
+    for (int64_t r = i, e; r <= last; r = e) {  // the right edge (the diagonal)
+      for (e = r + 1; e <= last && run.s.row[e] == run.s.row[r];) ++e;
+      int64_t end = least(LW_PAGE, run.position(r) + 1 - base);
+      add_values(run, r, (int)(e - r), base, to, end, v, none);
     }
-  }
-}
-
-template <class T>
-void block_output(const Run& run, int64_t block, const T* next) {
-  const LwAttention* a = run.a;
-  const T* v = block_of(a, a->v, run.slot(), block, run.kvh);
-  bool wide = sizeof(T) == 1 || a->d % VF_N != 0 || (sizeof(T) == 2 && run.q_rows() > 6);
-  if (wide) {
-    int64_t ldv = padded(a->d);
-    widen_v(v, a->d, run.s.block);
-    block_values(run, block, run.s.block, ldv, (const float*)nullptr);
-  } else if constexpr (sizeof(T) > 1) {
-    block_values(run, block, v, a->d, next);
   }
 }
 
 // One piece for all q rows: o and sum of each that sees any of it; m too.  sum < 0: sees nothing.
 void run_piece(const Run& run, int64_t piece) {
   const LwAttention* a = run.a;
-  int64_t n = run.q_rows(), base = piece * PIECE;
-  int64_t from = most(base, first_seen(a, run.position(0)));
-  int64_t last = least(base + PIECE - 1, run.position(n - 1));
+  const Scratch& s = run.s;
+  int64_t n = run.q_rows(), base = piece * PIECE, d = a->d;
+  int64_t from = most(base, run.first(0)), last = least(base + PIECE - 1, run.position(n - 1));
   int64_t b0 = from / LW_PAGE, b1 = last / LW_PAGE;
-  for (int64_t b = b0; b <= b1; ++b)
-    block_scores(run, b, b < b1 ? block_of(a, a->k, run.slot(), b + 1, run.kvh)
-                                : block_of(a, a->v, run.slot(), b0, run.kvh));
+  bool wide = widens(run);
+  for (int64_t b = b0; b <= b1; ++b) {
+    const lw_kv* k = block_of(a, a->k, run.slot(), b, run.kvh);
+    lw_att_ahead ahead = ahead_of(run, b0, b1, b - b0, run.ahead.k_lines);
+    if (wide) widen_k(k, d, s.block);
+    if (wide)
+      block_scores(run, b, Wide{s.block, LW_PAGE}, ahead);
+    else
+      block_scores(run, b, keys_of(k, d), ahead);
+  }
   for (int64_t i = 0; i < n; ++i) {
-    int64_t begin = most(0, first_seen(a, run.position(i)) - base);
-    int64_t end = least(PIECE, run.position(i) + 1 - base);
-    run.s.sum[i] = -1.0f;
-    if (begin < end)
-      lw_att_softmax(run.s.s + i * LD, begin, end, a->scale, a->softcap, run.s.m + i,
-                     run.s.sum + i);
-    for (int64_t c = 0; c < padded(a->d); c += VF_N) vf_store(run.s.o + i * LD + c, vf_zero());
+    int64_t begin = most(0, run.first(i) - base), end = least(PIECE, run.position(i) + 1 - base);
+    if (begin < end) s.m[i] = lw_att_top(s.s + i * LD, begin, end, a->scale, a->softcap);
+  }
+  float scale = lw_att_left(a->scale, a->softcap);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t begin = most(0, run.first(i) - base), end = least(PIECE, run.position(i) + 1 - base);
+    s.sum[i] = begin < end ? lw_att_softmax(s.s + i * LD, begin, end, scale, s.m[i]) : -1.0f;
+    for (int64_t c = 0; c < padded(d); c += VF_N) vf_store(s.o + i * LD + c, vf_zero());
   }
   for (int64_t b = b0; b <= b1; ++b) {
-    const void* pool = b < b1 ? a->v : a->k;  // after the last V: K of the next piece, if any
-    int64_t next = b < b1 || (b + 1) * LW_PAGE <= run.position(n - 1) ? b + 1 : b;
-    block_output(run, b, block_of(a, pool, run.slot(), next, run.kvh));
+    const lw_kv* v = block_of(a, a->v, run.slot(), b, run.kvh);
+    lw_att_ahead ahead = ahead_of(run, b0, b1, b1 + 1 + b - 2 * b0, run.ahead.v_lines);
+    bool apart = wide || d % VF_N != 0;  // rows that are no whole vectors
+    if (apart) widen_v(v, d, s.block);
+    if (apart)
+      block_values(run, b, Wide{s.block, padded(d)}, ahead);
+    else
+      block_values(run, b, values_of(v, d, s.block), ahead);
   }
 }
 
@@ -249,14 +314,14 @@ void run_pieces(const Run& run) {
   const LwAttention* a = run.a;
   int64_t n = run.q_rows(), width = padded(a->d);
   const Scratch& s = run.s;
-  load_q(run);
+  begin_run(run);
   int64_t last = run.position(n - 1) / PIECE;
-  for (int64_t piece = first_seen(a, run.position(0)) / PIECE; piece <= last; ++piece) {
+  for (int64_t piece = run.first(0) / PIECE; piece <= last; ++piece) {
     run_piece(run, piece);
     for (int64_t i = 0; i < n; ++i) {
       if (s.sum[i] < 0.0f) continue;
       float *total = s.total + i * LD, *o = s.o + i * LD;
-      if (piece == first_seen(a, run.position(i)) / PIECE) {
+      if (piece == run.first(i) / PIECE) {
         s.total_m[i] = s.m[i];
         s.total_sum[i] = s.sum[i];
         for (int64_t c = 0; c < width; c += VF_N) vf_store(total + c, vf_load(o + c));
@@ -308,7 +373,7 @@ int64_t run_length(const LwAttention* a, int64_t row, int64_t end) {
 }
 
 void tile(const LwAttention* a, int64_t kvh, int64_t row, int64_t end) {
-  Run run = {a, carve(a), row, 1, kvh, 0, 0};
+  Run run = {a, carve(a), row, 1, kvh, 0, 0, ahead_for(a)};
   int64_t group = a->heads / a->kv_heads;
   for (; row < end; row += run.rows) {
     bool present = row_present(a, row);
@@ -350,7 +415,7 @@ LW_EXPORT int64_t LW_NAME(lw_attention_items_)(int64_t rows, int64_t kv_heads) {
 
 LW_EXPORT int64_t LW_NAME(lw_attention_scratch_)(int64_t d, int64_t group) {
   (void)d;
-  return (most_q_rows(group) * LD * 4 + LW_PAGE * LW_ATT_D + 4 * LW_ATT_Q) * (int64_t)sizeof(float);
+  return (most_q_rows(group) * LD * 4 + LW_PAGE * LW_ATT_D + 5 * LW_ATT_Q) * (int64_t)sizeof(float);
 }
 
 LW_EXPORT void LW_NAME(lw_attention_)(const LwAttention* a, int64_t item0, int64_t item1) {
@@ -363,7 +428,7 @@ LW_EXPORT void LW_NAME(lw_attention_)(const LwAttention* a, int64_t item0, int64
 
 LW_EXPORT void LW_NAME(lw_attention_piece_)(const LwAttention* a, int64_t item0, int64_t item1) {
   int64_t group = a->heads / a->kv_heads, stride = a->d + 2, step = heads_at_once(group, 1);
-  Run run = {a, carve(a), 0, 1, 0, 0, 0};
+  Run run = {a, carve(a), 0, 1, 0, 0, 0, ahead_for(a)};
   for (int64_t item = item0; item < item1; ++item) {
     int64_t piece = item % a->pieces, row = item / a->pieces / a->kv_heads;
     if (!row_in_reach(a, row)) continue;
@@ -375,7 +440,7 @@ LW_EXPORT void LW_NAME(lw_attention_piece_)(const LwAttention* a, int64_t item0,
     for (int64_t h = 0; h < group; h += step) {
       run.h0 = run.kvh * group + h;
       run.heads = least(step, group - h);
-      load_q(run);
+      begin_run(run);
       run_piece(run, piece);
       for (int64_t i = 0; i < run.heads; ++i) {
         float* part = a->partial + ((row * a->heads + run.h0 + i) * a->pieces + piece) * stride;

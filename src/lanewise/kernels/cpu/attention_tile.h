@@ -7,46 +7,115 @@
 
 #include "attention.h"
 #include "math.h"
+#include "mem.h"
 #include "sum.h"
 
 constexpr int64_t LW_ATT_D = 256;               // widest head
 constexpr int64_t LW_ATT_LD = LW_ATT_D + 16;    // row stride of q, scores and outputs: no set clash
 constexpr int64_t LW_ATT_Q = 128;               // q rows at a time
+constexpr int LW_ATT_R = 6;                     // q rows whose sums stay in registers
+// Vectors of columns: 6 x 4 sums + 4 + 1 of 32 registers, 6 x 2 + 2 + 1 of 16.  Few rows take more
+// columns, so that enough sums are under way to hide the latency of fma.
 #if defined(LW_SCALAR)
 constexpr int LW_ATT_C = 8;
+constexpr int lw_att_columns(int) { return LW_ATT_C; }
 #elif defined(__AVX512F__) || defined(__aarch64__)
-constexpr int LW_ATT_C = 4;  // vectors of columns: 6 x 4 sums + 4 + 1 of 32 registers
+constexpr int LW_ATT_C = 4;
+constexpr int lw_att_columns(int rows) { return rows <= 3 ? 8 : LW_ATT_C; }
 #else
-constexpr int LW_ATT_C = 2;  // 6 x 2 sums + 2 + 1 of 16 registers
+constexpr int LW_ATT_C = 2;
+constexpr int lw_att_columns(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : LW_ATT_C; }
 #endif
+#define LW_ATT_MEMBER inline __attribute__((always_inline))
 
 LW_INLINE vf lw_att_load(const float* p) { return vf_load(p); }
 LW_INLINE vf lw_att_load(const uint16_t* p) { return vf_load_f16(p); }
 
+// Matrices [n][columns] that are read as f32, a vector of columns at a time: `group` begins every
+// 32 rows, `next` ends a row, `at` moves to other columns.
+template <class T> struct lw_att_plain {
+  const T* p;
+  int64_t ld;
+  static constexpr bool GROUPS = false;
+  template <int C> LW_ATT_MEMBER void group(vf*) {}
+  LW_ATT_MEMBER vf get(int c, const vf*) const { return lw_att_load(p + c * VF_N); }
+  LW_ATT_MEMBER void next() { p += ld; }
+  LW_ATT_MEMBER lw_att_plain at(int64_t c) const { return {p + c, ld}; }
+};
+// Keys of a q8_0 block: codes [d][64], scales [d / 32][64].
+struct lw_att_keys {
+  const int8_t* p;
+  const uint16_t* scales;
+  static constexpr bool GROUPS = true;
+  template <int C> LW_ATT_MEMBER void group(vf* s) {
+    for (int c = 0; c < C; ++c) s[c] = vf_load_f16(scales + c * VF_N);
+    scales += LW_PAGE;
+  }
+  LW_ATT_MEMBER vf get(int c, const vf* s) const {
+    return vf_mul(vi_to_f(vi_load_i8(p + c * VF_N)), s[c]);
+  }
+  LW_ATT_MEMBER void next() { p += LW_PAGE; }
+  LW_ATT_MEMBER lw_att_keys at(int64_t c) const { return {p + c, scales + c}; }
+};
+// Values of a q8_0 block: codes [n][d], scales [n][d / 32], widened.
+struct lw_att_values {
+  const int8_t* p;
+  const float* scales;
+  int64_t d;
+  static constexpr bool GROUPS = false;
+  template <int C> LW_ATT_MEMBER void group(vf*) {}
+  LW_ATT_MEMBER vf get(int c, const vf*) const {
+    return vf_mul(vi_to_f(vi_load_i8(p + c * VF_N)), vf_set(scales[c * VF_N / 32]));
+  }
+  LW_ATT_MEMBER void next() { p += d, scales += d / 32; }
+  LW_ATT_MEMBER lw_att_values at(int64_t c) const { return {p + c, scales + c / 32, d}; }
+};
+
+// What is asked for while a block is worked on: `lines` of 64 bytes with each of its rows.  Into
+// L2, which takes far more requests at a time than L1 (10 -> 17 GB/s measured).
+struct lw_att_ahead {
+  const char* at;
+  int64_t lines;
+};
+
 // o[r][c] = fma chain over i < n, ascending, of a[r][i] * b[i][c], from o[r][c] (or 0 if `fresh`):
-// R rows, C vectors of columns.  `next`, if any, is read soon in the same shape as b: it is
-// asked for into L2, which takes far more requests at a time than L1 (10 -> 17 GB/s measured).
-template <int R, int C, bool PREFETCH, class T>
-static inline __attribute__((always_inline)) void lw_att_block(const float* a, int64_t n,
-                                                               const T* b, int64_t ldb, float* o,
-                                                               bool fresh, const T* next) {
-  vf acc[R][C];
+// R rows, C vectors of columns.
+template <int R, int C, class B>
+static LW_ATT_MEMBER void lw_att_block(const float* a, int64_t n, B b, float* o, bool fresh,
+                                       lw_att_ahead ahead) {
+  vf acc[R][C], s[C];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r)
 #pragma clang loop unroll(full)
     for (int c = 0; c < C; ++c)
       acc[r][c] = fresh ? vf_zero() : vf_load(o + r * LW_ATT_LD + c * VF_N);
-  for (int64_t i = 0; i < n; ++i, b += ldb, next += ldb) {
-    for (int j = 0; PREFETCH && j < C * VF_N; j += 64 / (int)sizeof(T))
-      __builtin_prefetch(next + j, 0, 2);
-    vf w[C];
+  for (int64_t i = 0; i < n;) {
+    int64_t end = B::GROUPS && n - i > 32 ? i + 32 : n;
+    b.template group<C>(s);
+    for (; i < end; ++i, b.next()) {
+      LW_ROLL for (int64_t j = 0; j < ahead.lines; ++j, ahead.at += 64)
+        __builtin_prefetch(ahead.at, 0, 2);
+      if constexpr (C > R) {
+        vf x[R];
 #pragma clang loop unroll(full)
-    for (int c = 0; c < C; ++c) w[c] = lw_att_load(b + c * VF_N);
+        for (int r = 0; r < R; ++r) x[r] = vf_set(a[r * LW_ATT_LD + i]);
 #pragma clang loop unroll(full)
-    for (int r = 0; r < R; ++r) {
-      vf x = vf_set(a[r * LW_ATT_LD + i]);
+        for (int c = 0; c < C; ++c) {
+          vf w = b.get(c, s);
 #pragma clang loop unroll(full)
-      for (int c = 0; c < C; ++c) acc[r][c] = vf_fma(x, w[c], acc[r][c]);
+          for (int r = 0; r < R; ++r) acc[r][c] = vf_fma(x[r], w, acc[r][c]);
+        }
+      } else {
+        vf w[C];
+#pragma clang loop unroll(full)
+        for (int c = 0; c < C; ++c) w[c] = b.get(c, s);
+#pragma clang loop unroll(full)
+        for (int r = 0; r < R; ++r) {
+          vf x = vf_set(a[r * LW_ATT_LD + i]);
+#pragma clang loop unroll(full)
+          for (int c = 0; c < C; ++c) acc[r][c] = vf_fma(x, w[c], acc[r][c]);
+        }
+      }
     }
   }
 #pragma clang loop unroll(full)
@@ -56,38 +125,34 @@ static inline __attribute__((always_inline)) void lw_att_block(const float* a, i
 }
 
 // The same over `width` columns (a whole number of vectors).
-template <int R, bool PREFETCH, class T>
-static __attribute__((noinline)) void lw_att_rows(const float* a, int64_t n, const T* b,
-                                                  int64_t ldb, float* o, int64_t width,
-                                                  bool fresh, const T* next) {
+template <int R, class B>
+static __attribute__((noinline)) void lw_att_rows(const float* a, int64_t n, const B& b, float* o,
+                                                  int64_t width, bool fresh, const char* next,
+                                                  int64_t lines) {
+  lw_att_ahead ahead = {next, lines};
+  constexpr int64_t WIDE = lw_att_columns(R) * VF_N, SOME = LW_ATT_C * VF_N;
   int64_t c = 0;
-  for (; c + LW_ATT_C * VF_N <= width; c += LW_ATT_C * VF_N)
-    lw_att_block<R, LW_ATT_C, PREFETCH>(a, n, b + c, ldb, o + c, fresh, next + c);
-  for (; c < width; c += VF_N)
-    lw_att_block<R, 1, PREFETCH>(a, n, b + c, ldb, o + c, fresh, next + c);
+  for (; c + WIDE <= width; c += WIDE, ahead.lines = 0)
+    lw_att_block<R, lw_att_columns(R)>(a, n, b.at(c), o + c, fresh, ahead);
+  if constexpr (WIDE > SOME)
+    for (; c + SOME <= width; c += SOME, ahead.lines = 0)
+      lw_att_block<R, LW_ATT_C>(a, n, b.at(c), o + c, fresh, ahead);
+  for (; c < width; c += VF_N, ahead.lines = 0)
+    lw_att_block<R, 1>(a, n, b.at(c), o + c, fresh, ahead);
 }
 
-// The same for 1 to 6 rows.  Only a caller that reads the cache itself has a `next` (else NULL).
-template <bool PREFETCH, class T>
-static inline void lw_att_some(int rows, const float* a, int64_t n, const T* b, int64_t ldb,
-                               float* o, int64_t width, bool fresh, const T* next) {
+// The same for 1 to LW_ATT_R rows.
+template <class B>
+static inline void lw_att_product(int rows, const float* a, int64_t n, const B& b, float* o,
+                                  int64_t width, bool fresh, const lw_att_ahead& ahead) {
   switch (rows) {
-    case 6: return lw_att_rows<6, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
-    case 5:
-      lw_att_rows<4, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
-      a += 4 * LW_ATT_LD, o += 4 * LW_ATT_LD;
-      return lw_att_rows<1, false>(a, n, b, ldb, o, width, fresh, next);
-    case 4: return lw_att_rows<4, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
-    case 3: return lw_att_rows<3, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
-    case 2: return lw_att_rows<2, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
-    default: return lw_att_rows<1, PREFETCH>(a, n, b, ldb, o, width, fresh, next);
+    case 6: return lw_att_rows<6>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    case 5: return lw_att_rows<5>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    case 4: return lw_att_rows<4>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    case 3: return lw_att_rows<3>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    case 2: return lw_att_rows<2>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    default: return lw_att_rows<1>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
   }
-}
-template <class T>
-static inline void lw_att_product(int rows, const float* a, int64_t n, const T* b, int64_t ldb,
-                                  float* o, int64_t width, bool fresh, const T* next = nullptr) {
-  if (next) return lw_att_some<true>(rows, a, n, b, ldb, o, width, fresh, next);
-  lw_att_some<false>(rows, a, n, b, ldb, o, width, fresh, b);
 }
 
 // The lanes of the vector at slot i that lie in [from, to).
@@ -96,37 +161,65 @@ LW_INLINE vm lw_att_seen(int64_t i, int64_t from, int64_t to) {
   return vm_and(vi_gt(at, vi_set((int32_t)from - 1)), vi_gt(vi_set((int32_t)to), at));
 }
 
-LW_INLINE vf lw_att_score(const float* s, vf scale, float softcap) {
-  vf x = vf_mul(vf_load(s), scale);
-  if (softcap > 0.0f) x = vf_mul(vf_set(softcap), vf_tanh(vf_div(x, vf_set(softcap))));
-  return x;
+// The scale that is left to do after lw_att_top: rounding keeps order, so that for a scale above 0
+// the largest score is the largest chain, scaled; scores that are not made from chains by such a
+// scale alone are made first.
+LW_INLINE float lw_att_left(float scale, float softcap) {
+  return scale > 0.0f && !(softcap > 0.0f) ? scale : 1.0f;
 }
 
-// s[0..256): raw chains -> p; slots [from, to) are visible, the others become +0 as far as the
-// whole groups of 32 around them (nobody reads further).  Writes the max and the sum.
-static inline void lw_att_softmax(float* s, int64_t from, int64_t to, float scale, float softcap,
-                                  float* max, float* sum) {
-  int64_t begin = from & ~(int64_t)31, end = (to + 31) & ~(int64_t)31;
-  vf top = vf_set(-__builtin_inff()), by = vf_set(scale), zero = vf_zero();
-  for (int64_t i = begin; i < end; i += VF_N) {
-    vf x = lw_att_score(s + i, by, softcap);
-    vf_store(s + i, x);
-    bool all = i >= from && i + VF_N <= to;
-    top = vf_max(top, all ? x : vf_select(lw_att_seen(i, from, to), x, top));
-  }
-  *max = vf_hmax(top);
-  vf m = vf_set(*max), lanes[LW_SUM_V];
-  for (int v = 0; v < LW_SUM_V; ++v) lanes[v] = zero;
-  for (int64_t g = begin; g < end; g += 32)
-    for (int v = 0; v < LW_SUM_V; ++v) {
-      int64_t i = g + v * VF_N;
-      vf p = vf_exp(vf_sub(vf_load(s + i), m));
-      bool all = i >= from && i + VF_N <= to;
-      if (!all) p = vf_select(lw_att_seen(i, from, to), p, zero);
-      vf_store(s + i, p);
-      lanes[v] = vf_add(lanes[v], p);
+// The largest score of slots [from, to) of a piece, from < to, s[0..256) being raw chains.
+static inline float lw_att_top(float* s, int64_t from, int64_t to, float scale, float softcap) {
+  int64_t i = from / VF_N * VF_N;
+  if (softcap > 0.0f || !(scale > 0.0f))
+    for (int64_t j = i; j < to; j += VF_N) {
+      vf x = vf_mul(vf_load(s + j), vf_set(scale));
+      if (softcap > 0.0f) x = vf_mul(vf_set(softcap), vf_tanh(vf_div(x, vf_set(softcap))));
+      vf_store(s + j, x);
     }
-  *sum = lw_sum_tree(lanes);
+  vf none = vf_set(-__builtin_inff()), top = none, other = none;
+  if (i < from) {
+    top = vf_select(lw_att_seen(i, from, to), vf_load(s + i), none);
+    i += VF_N;
+  }
+  for (; i + 2 * VF_N <= to; i += 2 * VF_N) {
+    top = vf_at_least(vf_load(s + i), top);
+    other = vf_at_least(vf_load(s + i + VF_N), other);
+  }
+  for (; i < to; i += VF_N)
+    other = vf_at_least(vf_select(lw_att_seen(i, from, to), vf_load(s + i), none), other);
+  return vf_htop(vf_at_least(top, other)) * lw_att_left(scale, softcap);
+}
+
+// s[0..32): chains -> p, added to the lanes; slots outside [from, to) become +0.
+template <bool ALL>
+LW_INLINE void lw_att_exp(float* s, int64_t from, int64_t to, vf scale, vf m, vf* lanes) {
+  vf x[LW_SUM_V];
+  vm deep = vf_lt(m, vf_set(-__builtin_inff()));
+  for (int v = 0; v < LW_SUM_V; ++v) {
+    x[v] = vf_sub(vf_mul(vf_load(s + v * VF_N), scale), m);
+    if (!VF_SCALES) deep = vm_or(deep, vf_lt(x[v], vf_set(-86.0f)));
+  }
+  bool normal = !VF_SCALES && !vm_any(deep);
+  for (int v = 0; v < LW_SUM_V; ++v) {
+    vf p = normal ? lw_exp_fall<true>(x[v]) : lw_exp_fall<false>(x[v]);
+    if (!ALL) p = vf_select(lw_att_seen(v * VF_N, from, to), p, vf_zero());
+    vf_store(s + v * VF_N, p);
+    lanes[v] = vf_add(lanes[v], p);
+  }
+}
+
+// s[0..256): raw chains -> p, given their largest score; slots [from, to) are visible, the others
+// become +0 as far as the whole groups of 32 around them (nobody reads further).  The sum.
+static inline float lw_att_softmax(float* s, int64_t from, int64_t to, float scale, float max) {
+  vf by = vf_set(scale), m = vf_set(max), lanes[LW_SUM_V];
+  for (int v = 0; v < LW_SUM_V; ++v) lanes[v] = vf_zero();
+  for (int64_t i = from / 32 * 32; i < to; i += 32)
+    if (i >= from && i + 32 <= to)
+      lw_att_exp<true>(s + i, 0, 32, by, m, lanes);
+    else
+      lw_att_exp<false>(s + i, from - i, to - i, by, m, lanes);
+  return lw_sum_tree(lanes);
 }
 
 // (m, sum, o) of the pieces so far, and of the next one: merged into the first.

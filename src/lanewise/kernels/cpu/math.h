@@ -19,20 +19,25 @@ typedef struct {
   vf p, p_low, n;
 } lw_exp_parts;
 
-LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
-  vf top = vf_set(170.0f), bottom = vf_set(-170.0f);
-  x = vf_select(vf_gt(x, top), top, x);
-  x = vf_select(vf_lt(x, bottom), bottom, x);
-  vf n = vf_rint(vf_mul(x, vf_set(0x1.715476p+0f)));  // 1 / ln 2
-  vf r = vf_fma(n, vf_set(-0x1.62e430p-1f), x);       // exact
-  r = vf_fma(n, vf_set(0x1.05c610p-29f), r);          // the rest of ln 2
-  r = vf_add(r, low);
+LW_INLINE vf lw_exp_power(vf x) { return vf_rint(vf_mul(x, vf_set(0x1.715476p+0f))); }  // 1 / ln 2
+LW_INLINE vf lw_exp_left(vf x, vf n) {
+  vf r = vf_fma(n, vf_set(-0x1.62e430p-1f), x);     // exact
+  return vf_fma(n, vf_set(0x1.05c610p-29f), r);     // the rest of ln 2
+}
+LW_INLINE vf lw_exp_rest(vf r) {  // exp(r) - 1
   vf q = vf_set(0x1.6d75dap-10f);
   q = vf_fma(q, r, vf_set(0x1.123ad8p-7f));
   q = vf_fma(q, r, vf_set(0x1.5554c4p-5f));
   q = vf_fma(q, r, vf_set(0x1.555490p-3f));
   q = vf_fma(q, r, vf_set(0.5f));
-  vf s = vf_fma(vf_mul(r, r), q, r), one = vf_set(1.0f);
+  return vf_fma(vf_mul(r, r), q, r);
+}
+
+LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
+  vf top = vf_set(170.0f), bottom = vf_set(-170.0f);
+  x = vf_select(vf_gt(x, top), top, x);
+  x = vf_select(vf_lt(x, bottom), bottom, x);
+  vf n = lw_exp_power(x), s = lw_exp_rest(vf_add(lw_exp_left(x, n), low)), one = vf_set(1.0f);
   lw_exp_parts e;
   e.p = vf_add(one, s);
   e.p_low = vf_sub(s, vf_sub(e.p, one));
@@ -43,6 +48,13 @@ LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
 LW_INLINE vf vf_exp(vf x) {
   lw_exp_parts e = lw_exp_split(x, vf_set(0.0f));
   return vf_scale2(e.p, e.n);
+}
+
+// vf_exp for x <= 0 or NaN.  NORMAL: and not below -86, so that no result is subnormal.
+template <bool NORMAL> LW_INLINE vf lw_exp_fall(vf x) {
+  if (!NORMAL) x = vf_at_least(x, vf_set(-170.0f));
+  vf n = lw_exp_power(x), p = vf_add(vf_set(1.0f), lw_exp_rest(lw_exp_left(x, n)));
+  return NORMAL ? vf_scale2_normal(p, n) : vf_scale2(p, n);
 }
 
 LW_INLINE vf vf_log(vf x) {

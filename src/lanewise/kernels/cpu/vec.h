@@ -8,7 +8,11 @@
 //  3. min and max propagate NaN (either operand) and order -0 below +0.
 //  4. Comparisons are ordered: false when an operand is NaN (vf_ne: true).
 //  5. f16 and bf16 round to nearest even; overflow goes to infinity; a NaN stays a (quiet) NaN.
-//  6. Needs the default float mode (round to nearest, no flush to zero): lw_fp_enter in
+//  6. vf_at_least(a, low) is low where a < low, else a: a NaN in a stays.  Which zero it gives for
+//     two, and what for a NaN in low, is open; so it is for vf_htop, its fold over the lanes.  For
+//     sums whose bits do not depend on either.  vf_scale2_normal is vf_scale2 for whole n where
+//     p and the result are normal numbers, or p is NaN.
+//  7. Needs the default float mode (round to nearest, no flush to zero): lw_fp_enter in
 //     runtime.cpp.
 //
 // The instruction set is what the compiler was asked for; -DLW_SCALAR asks for the scalar model

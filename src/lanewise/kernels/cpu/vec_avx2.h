@@ -9,6 +9,7 @@ typedef __m256 vf;
 typedef __m256i vi;
 typedef __m256 vm;
 constexpr int VF_N = 8;
+constexpr bool VF_SCALES = false;  // vf_scale2 is one instruction
 
 LW_INLINE __m256i lw_lanes_below(int64_t n) {
   __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
@@ -42,6 +43,7 @@ LW_INLINE vf vf_max(vf a, vf b) {
   vf m = _mm256_and_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a));
   return _mm256_blendv_ps(m, _mm256_add_ps(a, b), _mm256_cmp_ps(a, b, _CMP_UNORD_Q));
 }
+LW_INLINE vf vf_at_least(vf a, vf low) { return _mm256_max_ps(low, a); }
 LW_INLINE vf vf_rint(vf a) { return _mm256_round_ps(a, 8 | _MM_FROUND_TO_NEAREST_INT); }
 LW_INLINE vf vf_floor(vf a) { return _mm256_round_ps(a, 8 | _MM_FROUND_TO_NEG_INF); }
 LW_INLINE vf vf_trunc(vf a) { return _mm256_round_ps(a, 8 | _MM_FROUND_TO_ZERO); }
@@ -89,6 +91,9 @@ LW_INLINE vf vf_scale2(vf p, vf n) {
   vf low = vi_as_f(vi_shl<23>(vi_add(half, bias)));
   vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
   return vf_mul(vf_mul(p, low), high);
+}
+LW_INLINE vf vf_scale2_normal(vf p, vf n) {
+  return vi_as_f(vi_add(vf_as_i(p), vi_shl<23>(vf_to_i(n))));
 }
 
 // There is no masked load of 16-bit elements: the partial forms go through eight halves of stack.
@@ -140,6 +145,11 @@ LW_INLINE float vf_hmax(vf a) {
   a = vf_max(a, _mm256_permute2f128_ps(a, a, 1));
   a = vf_max(a, _mm256_permute_ps(a, 0x4e));
   return _mm256_cvtss_f32(vf_max(a, _mm256_permute_ps(a, 0xb1)));
+}
+LW_INLINE float vf_htop(vf a) {
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
 #endif  // LW_VEC_AVX2_H

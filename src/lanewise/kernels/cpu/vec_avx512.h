@@ -9,6 +9,7 @@ typedef __m512 vf;
 typedef __m512i vi;
 typedef __mmask16 vm;
 constexpr int VF_N = 16;
+constexpr bool VF_SCALES = true;  // vf_scale2 is one instruction
 
 LW_INLINE vm vm_first(int64_t n) { return (vm)((1u << (uint32_t)n) - 1u); }
 
@@ -34,6 +35,7 @@ LW_INLINE vf vf_max(vf a, vf b) {
   vf m = _mm512_and_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a));
   return _mm512_mask_add_ps(m, _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q), a, b);
 }
+LW_INLINE vf vf_at_least(vf a, vf low) { return _mm512_max_ps(low, a); }
 LW_INLINE vf vf_rint(vf a) { return _mm512_roundscale_ps(a, 8 | _MM_FROUND_TO_NEAREST_INT); }
 LW_INLINE vf vf_floor(vf a) { return _mm512_roundscale_ps(a, 8 | _MM_FROUND_TO_NEG_INF); }
 LW_INLINE vf vf_trunc(vf a) { return _mm512_roundscale_ps(a, 8 | _MM_FROUND_TO_ZERO); }
@@ -79,6 +81,7 @@ LW_INLINE vi vf_as_i(vf a) { return _mm512_castps_si512(a); }
 LW_INLINE vf vi_as_f(vi a) { return _mm512_castsi512_ps(a); }
 // p * 2^n for a whole n in [-252, 254], one rounding (a NaN stays one).
 LW_INLINE vf vf_scale2(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+LW_INLINE vf vf_scale2_normal(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 
 LW_INLINE vi vi_load_i8(const int8_t* p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
@@ -125,6 +128,12 @@ LW_INLINE float vf_hmax(vf a) {
   a = vf_max(a, _mm512_shuffle_f32x4(a, a, 0xb1));
   a = vf_max(a, _mm512_permute_ps(a, 0x4e));
   return _mm512_cvtss_f32(vf_max(a, _mm512_permute_ps(a, 0xb1)));
+}
+LW_INLINE float vf_htop(vf a) {
+  __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
 #endif  // LW_VEC_AVX512_H

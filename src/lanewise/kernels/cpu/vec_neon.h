@@ -9,6 +9,7 @@ typedef float32x4_t vf;
 typedef int32x4_t vi;
 typedef uint32x4_t vm;
 constexpr int VF_N = 4;
+constexpr bool VF_SCALES = false;  // vf_scale2 is one instruction
 
 LW_INLINE vi vi_set(int32_t a) { return vdupq_n_s32(a); }
 LW_INLINE vi vi_iota(void) {
@@ -41,6 +42,7 @@ LW_INLINE vf vf_abs(vf a) { return vabsq_f32(a); }
 LW_INLINE vf vf_sqrt(vf a) { return vsqrtq_f32(a); }
 LW_INLINE vf vf_min(vf a, vf b) { return vminq_f32(a, b); }
 LW_INLINE vf vf_max(vf a, vf b) { return vmaxq_f32(a, b); }
+LW_INLINE vf vf_at_least(vf a, vf low) { return vmaxq_f32(low, a); }
 LW_INLINE vf vf_rint(vf a) { return vrndnq_f32(a); }
 LW_INLINE vf vf_floor(vf a) { return vrndmq_f32(a); }
 LW_INLINE vf vf_trunc(vf a) { return vrndq_f32(a); }
@@ -92,6 +94,9 @@ LW_INLINE vf vf_scale2(vf p, vf n) {
   vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
   return vf_mul(vf_mul(p, low), high);
 }
+LW_INLINE vf vf_scale2_normal(vf p, vf n) {
+  return vi_as_f(vi_add(vf_as_i(p), vi_shl<23>(vf_to_i(n))));
+}
 
 LW_INLINE uint16x4_t lw_halves_n(const uint16_t* p, int64_t n) {
   uint16_t t[4];
@@ -136,5 +141,6 @@ LW_INLINE float vf_hadd(vf a) {
   return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
 }
 LW_INLINE float vf_hmax(vf a) { return vmaxvq_f32(a); }
+LW_INLINE float vf_htop(vf a) { return vmaxvq_f32(a); }
 
 #endif  // LW_VEC_NEON_H

@@ -8,6 +8,7 @@ typedef float vf;
 typedef int32_t vi;
 typedef bool vm;
 constexpr int VF_N = 1;
+constexpr bool VF_SCALES = false;  // vf_scale2 is one instruction
 
 LW_INLINE vf vf_set(float a) { return a; }
 LW_INLINE vf vf_load(const float* p) { return *p; }
@@ -32,6 +33,7 @@ LW_INLINE vf vf_max(vf a, vf b) {
   if (a != a || b != b) return a + b;
   return a > b ? a : b > a ? b : lw_f32_of_bits(lw_bits_f32(a) & lw_bits_f32(b));
 }
+LW_INLINE vf vf_at_least(vf a, vf low) { return a < low ? low : a; }
 // Integers from 2^23 up are themselves; the sign survives (so -0.3 rounds to -0).
 LW_INLINE vf lw_keep_sign(vf magnitude, vf of) {
   return lw_f32_of_bits(lw_bits_f32(magnitude) | (lw_bits_f32(of) & 0x80000000u));
@@ -100,6 +102,9 @@ LW_INLINE vf vf_scale2(vf p, vf n) {
   vf high = vi_as_f(vi_shl<23>(vi_add(vi_sub(i, half), bias)));
   return vf_mul(vf_mul(p, low), high);
 }
+LW_INLINE vf vf_scale2_normal(vf p, vf n) {
+  return vi_as_f(vi_add(vf_as_i(p), vi_shl<23>(vf_to_i(n))));
+}
 
 LW_INLINE vf vf_load_f16(const uint16_t* p) { return lw_f16_to_f32(*p); }
 LW_INLINE vf vf_load_f16_n(const uint16_t* p, int64_t n) {
@@ -119,5 +124,6 @@ LW_INLINE void vi_store_u16_n(uint16_t* p, vi a, int64_t n) {
 // The halving tree over the lanes, l[i] + l[i + VF_N/2] and so on: the end of the Sums recipe.
 LW_INLINE float vf_hadd(vf a) { return a; }
 LW_INLINE float vf_hmax(vf a) { return a; }
+LW_INLINE float vf_htop(vf a) { return a; }
 
 #endif  // LW_VEC_SCALAR_H
