@@ -12,7 +12,9 @@ from lanewise import tensor as t
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 # functions of arrays: they record nothing
-OF_ARRAYS = ("from_pages", "quantize_int4", "quantize_int8", "rope_table", "to_pages")
+OF_ARRAYS = (
+    "from_pages", "quantize_int4", "quantize_int8", "rope_factors", "rope_table", "to_pages",
+)  # fmt: skip
 ONE = (
     "abs", "argmax", "contiguous", "erf", "exp", "gelu", "gelu_erf", "log", "neg", "reduce_max",
     "reduce_sum", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "square", "tanh",
@@ -95,7 +97,7 @@ def _rest(
         "read_state": ((s("read", 6, 8),), {}),
         "reshape": ((x, (32,)), {}),
         "rms_norm": ((x, gain, 1e-5), {}),
-        "rope": ((heads, 8, "f", ids), {}),
+        "rope": ((heads, 8, "f", ids), {"factors": b.weight("factors", t.f32, (4,))}),
         "route": ((b.input("chosen", t.u32, (4, 2)), 3), {}),
         "sample": ((x, policy), {"draws": draws, "history": s("history", 4, dtype=t.u32),
                                  "counts": s("said", 8, dtype=t.u32)}),

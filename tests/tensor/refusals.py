@@ -387,6 +387,11 @@ ATTENTION = {
         lambda b: out(b, t.rope(x(b, 3, 1, 8), 7, None, u(b, 3), table=w(b, 9, 8))),
         "attribute", "even", "at most: 8",
         lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8)))),
+    "factors of half a table": Row(
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8),
+                                factors=w(b, 4, name="f"))),
+        "operand", "factors and table", "rope_table(",
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8)))),
     "no such pairs": Row(
         lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, None, u(b, 3), table=w(b, 9, 8), style="x")),
         "attribute", "style is 'x'", "style='half'",

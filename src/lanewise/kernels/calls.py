@@ -86,5 +86,6 @@ CALLS: Final[dict[str, Call]] = {
     "combine": Call("columns shared out, rows in order", lambda i, o, a: [
         *i[0].shape, *i[1].shape]),
     "int4_matmul": Call("columns shared out", lambda i, o, a: [*i[0].shape, a["n"]]),
-    "rope_angles": Call("rows shared out", lambda i, o, a: list(o[0].shape)),
+    "rope_angles": Call("rows shared out", lambda i, o, a: [
+        *o[0].shape, len(i) > 2]),
 }  # fmt: skip

@@ -32,6 +32,7 @@ from lanewise.tensor.attention import (
 from lanewise.tensor.binding import Buffer
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.cache import BlockPool, Buckets, PlanCache
+from lanewise.tensor.frequencies import rope_factors, rope_table
 from lanewise.tensor.handles import (
     Int4,
     KernelSelection,
@@ -73,7 +74,6 @@ from lanewise.tensor.ops import (
     reshape,
     rms_norm,
     rope,
-    rope_table,
     rsqrt,
     scale,
     sigmoid,
@@ -123,16 +123,17 @@ u32, i32 = DTYPES["u32"], DTYPES["i32"]
 
 __all__ = [
     "MIN_TEMPERATURE", "TOP_MAX_ROUNDS", "BlockPool", "Buckets", "Buffer", "Builder", "Fence",
-    "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized", "Runtime",
-    "SamplingOptions", "ScalarDesc", "Shape", "State", "Stream", "Tensor", "ValueDesc", "abs",
-    "add", "argmax", "attention", "bf16", "broadcast", "cast", "combine", "contiguous",
-    "conv_ring", "declare_sampling_scalars", "div", "erf", "exp", "f16", "f32", "from_pages",
-    "gather_rows", "gelu", "gelu_erf", "grouped_linear", "grouped_matmul", "grouped_matvec", "i32",
-    "int4", "int4_matmul", "int4_matvec", "kv_write", "layer_norm", "layer_state", "linear",
-    "linear_attention", "log", "matmul", "maximum", "min_p_mask", "minimum", "mul", "neg",
-    "permute", "quant_gather_rows", "quant_matmul", "quantize_int4", "quantize_int8", "quantized",
-    "ragged_rows", "read_state", "reduce_max", "reduce_sum", "relu", "reshape", "rms_norm", "rope",
-    "rope_table", "route", "rsqrt", "sample", "sample_categorical", "sample_rows", "scale",
-    "scatter_rows", "sigmoid", "silu", "slice", "softmax", "sqrt", "square", "sub", "swiglu",
-    "tanh", "to_pages", "top_k", "top_k_mask", "top_p_mask", "transpose", "u32",
+    "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized",
+    "Runtime", "SamplingOptions", "ScalarDesc", "Shape", "State", "Stream", "Tensor",
+    "ValueDesc", "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "combine",
+    "contiguous", "conv_ring", "declare_sampling_scalars", "div", "erf", "exp", "f16", "f32",
+    "from_pages", "gather_rows", "gelu", "gelu_erf", "grouped_linear", "grouped_matmul",
+    "grouped_matvec", "i32", "int4", "int4_matmul", "int4_matvec", "kv_write", "layer_norm",
+    "layer_state", "linear", "linear_attention", "log", "matmul", "maximum", "min_p_mask",
+    "minimum", "mul", "neg", "permute", "quant_gather_rows", "quant_matmul", "quantize_int4",
+    "quantize_int8", "quantized", "ragged_rows", "read_state", "reduce_max", "reduce_sum",
+    "relu", "reshape", "rms_norm", "rope", "rope_factors", "rope_table", "route", "rsqrt",
+    "sample", "sample_categorical", "sample_rows", "scale", "scatter_rows", "sigmoid", "silu",
+    "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages", "top_k",
+    "top_k_mask", "top_p_mask", "transpose", "u32",
 ]  # fmt: skip

@@ -361,14 +361,15 @@ def reduce_max(x: Tensor) -> Tensor:
 @checked
 def rope(
     x: Tensor, rotary_dim: int, base_name: str | None = None, positions: Tensor | None = None, *,
-    table: Tensor | None = None, style: str = "interleaved",
+    table: Tensor | None = None, style: str = "interleaved", factors: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Turns the first `rotary_dim` channels of x f32 [R, H, D] by positions u32 [R].
 
-    ``base_name``: a declared f32 scalar, angles p / base^(2i/rotary_dim); or ``table``: f32 [C,
-    rotary_dim] of cosines then sines by position (`rope_table` makes it, with any scaling of
-    frequencies).  style "interleaved" pairs (2i, 2i+1), "half" (i, i + rotary_dim/2); the other
-    channels pass through.
+    ``base_name``: a declared f32 scalar, angles p / (base^(2i/rotary_dim) factor_i), with
+    ``factors`` f32 [rotary_dim / 2] if given (`rope_factors` makes them); or ``table``: f32 [C,
+    rotary_dim] of cosines then sines by position (`rope_table` makes it).
+    style "interleaved" pairs (2i, 2i+1), "half" (i, i + rotary_dim/2); the other channels pass
+    through.
     """
     b = builder_of("rope", x, positions, table)
     if positions is None or (base_name is None) == (table is None):
@@ -376,23 +377,16 @@ def rope(
         b.refuse("missing_operand", f"rope: {what} missing", "rope(x, d, 'base', positions), or "
                  "rope(x, d, positions=positions, table=table)")  # fmt: skip
         return b.poison(x)
+    if table is not None and factors is not None:
+        b.refuse("operand", "rope: factors and table are given: a table has them already",
+                 "rope_table(positions, rotary_dim, base, factors), without factors here")
+        return b.poison(x)
     if base_name is not None:
         base = b.scalar_ref("rope", base_name, "f32")
-        table = b.op("rope_angles", (positions, base), as_="rope", rotary=rotary_dim)
+        more = () if factors is None else (factors,)
+        table = b.op("rope_angles", (positions, base, *more), as_="rope", rotary=rotary_dim)
         rows = positions.shape[0]
         positions = b.constant(np.arange(rows, dtype=np.uint32), f"rows.{rows}")
     elif table is not None:
         b.watch(positions, table.shape[0], "a position", absent=True)
     return b.op("rope", (x, positions, table), rotary=rotary_dim, style=style)
-
-
-def rope_table(
-    positions: int, rotary_dim: int, base: float = 10000.0, factors: Any = None
-) -> np.ndarray[Any, Any]:
-    """f32 [positions, rotary_dim]: cosines, then sines, of p / (base^(2i/rotary_dim) factor_i);
-    ``factors`` [rotary_dim / 2] scale the frequencies (linear, llama3, yarn: see a checkpoint)."""
-    frequency = base ** (-2.0 * np.arange(rotary_dim // 2) / rotary_dim)
-    if factors is not None:
-        frequency = frequency / np.asarray(factors, np.float64)
-    angles = np.arange(positions)[:, None] * frequency
-    return np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32)

@@ -216,6 +216,8 @@ def _angles_infer(types: Types, attrs: Attrs) -> Types:
     want_dtype("rope_angles", "positions", types[0], ("u32",))
     want_rank("rope_angles", "positions", types[0], 1)
     want_type("rope_angles", "base", types[1], "f32", (1,))
+    for factors in types[2:]:
+        want_type("rope_angles", "factors", factors, "f32", (attrs["rotary"] // 2,))
     rotary = integer("rope_angles", attrs, "rotary", 2)
     if rotary % 2:
         fail("attribute", "rope_angles", "rotary", f"is {rotary}; it must be even",
@@ -227,27 +229,40 @@ def _angles(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     half = attrs["rotary"] // 2
     exponents: Array = np.arange(half, dtype=np.float64) / -half
     frequency: Array = np.power(float(args[1][0]), exponents)
-    angles: Array = args[0].astype(np.float64)[:, None] * frequency
-    return (np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32),)
+    with np.errstate(all="ignore"):
+        for factors in args[2:]:
+            frequency = frequency / factors.astype(np.float64)
+        angles: Array = args[0].astype(np.float64)[:, None] * frequency
+        angles = np.where((angles >= 0) & (angles < 2.0**33), angles, np.nan)
+        return (np.concatenate([np.cos(angles), np.sin(angles)], 1).astype(np.float32),)
 
 
 def _angles_samples(rng: np.random.Generator) -> Iterator[Sample]:
     positions = np.array([0, 1, 2, 77, 4095, 131071, 1000003], np.uint32)
     for base, rotary in ((10000.0, 8), (500000.0, 64), (2.0, 2)):
-        yield Sample((positions, np.array([base], np.float32)), {"rotary": rotary})
+        given = positions, np.array([base], np.float32)
+        yield Sample(given, {"rotary": rotary})
+        factors = (1 + 7 * rng.random(rotary // 2)).astype(np.float32)
+        yield Sample((*given, factors), {"rotary": rotary})
+    odd = np.array([1, 0, -1, np.nan], np.float32)
+    yield Sample((positions, np.array([10000], np.float32), odd), {"rotary": 8})
 
 
 register(
     OpDef(
-        "rope_angles", ("positions", "base"), {"rotary": REQUIRED}, _angles_infer, _angles,
-        "f32 [R, rotary]: cosines, then sines, of position / base^(2i/rotary), in double precision "
-        "inside: a table for `rope` of which row r serves row r",
+        "rope_angles", ("positions", "base", "factors?"), {"rotary": REQUIRED},
+        _angles_infer, _angles,
+        "f32 [R, rotary]: cosines, then sines, of position / base^(2i/rotary), divided by factors "
+        "f32 [rotary/2] if given, in double precision inside (NaN for an angle below 0 or from "
+        "2^33): a table for `rope` of which row r serves row r",
         "kernel", _angles_samples,
         (
             Bad((Type("f32", (3,)), Type("f32", (1,))), {"rotary": 8}, "graph.dtype"),
             Bad((Type("u32", (3,)), Type("f32", (2,))), {"rotary": 8}, "graph.shape"),
             Bad((Type("u32", (3, 1)), Type("f32", (1,))), {"rotary": 8}, "graph.rank"),
             Bad((Type("u32", (3,)), Type("f32", (1,))), {"rotary": 7}, "graph.attribute"),
+            Bad((Type("u32", (3,)), Type("f32", (1,)), Type("f32", (8,))), {"rotary": 8},
+                "graph.shape"),
         ),
         ulp=1, rtol=2**-28,
     )

@@ -268,8 +268,13 @@ LW_INLINE double lw_e_to(double y) {  // |y| < 700: 2^n times the series of the 
   return sum * power;
 }
 
-// Cosine and sine of 0 <= a < 2^33: a less a multiple of pi/2 in three parts, then the series.
+// Cosine and sine of 0 <= a < 2^33 (NaN otherwise): a less a multiple of
+// pi/2 in three parts, then the series.
 LW_INLINE void lw_cos_sin(double a, float* cosine, float* sine) {
+  if (!(a >= 0 && a < 8589934592.0)) {
+    *cosine = *sine = __builtin_nanf("");
+    return;
+  }
   const int64_t n = (int64_t)(a * 0.6366197723675814 + 0.5);
   const double q = (double)n;
   const double rough = (a - q * 1.57079632673412561417) - q * 6.07710050630396597660e-11;
@@ -289,7 +294,8 @@ LW_INLINE void lw_call_rope_angles(const LwCall* k) {
   const double base = lw_ln((double)*lw_floats(k, 1));
   const lw_range s = lw_split(k->live, k->t, k->T);
   for (int64_t i = 0; i < half; ++i) {
-    const double frequency = lw_e_to(-base * (double)i / (double)half);
+    double frequency = lw_e_to(-base * (double)i / (double)half);
+    if (k->d[2]) frequency /= (double)lw_floats(k, 2)[i];
     for (int64_t row = s.begin; row < s.end; ++row) {
       float* out = (float*)k->out[0] + row * rotary + i;
       lw_cos_sin((double)lw_words(k, 0)[row] * frequency, out, out + half);
