@@ -1,8 +1,8 @@
 // Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16, f32 or q8_0.
 //
 // Work comes as runs: rows of one slot at consecutive positions, all query heads of a kv head
-// together, so that a block of K or V is read (and, if it is not f32, widened) once per run.  A
-// run walks the pieces of 256 positions in order; see attention.h for the recipe.
+// together, so that a block of K or V comes from memory once per run.  A run walks the pieces of
+// 256 positions in order; see attention.h for the recipe.
 #include "lw_support.h"
 
 #include "attention_tile.h"
@@ -206,8 +206,15 @@ template <class T> lw_att_plain<T> rows_from(const lw_att_plain<T>& b, int64_t i
   return {b.p + i * b.ld, b.ld};
 }
 
-// Is a block widened to f32 once, in scratch, before it is used?
-bool widens(const Run& run) { return sizeof(lw_kv) < 4 && run.q_rows() > LW_ATT_R; }
+// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows, which cost as
+// much as two rows; halves never, as their widening hides behind the products of a group.
+bool widens(const Run& run) {
+#if defined(LW_SCALAR)
+  return sizeof(lw_kv) < 4 && run.q_rows() > LW_ATT_R;
+#else
+  return sizeof(lw_kv) == 1 && run.q_rows() > LW_ATT_R;
+#endif
+}
 
 // Walks `n` q rows in groups of at most LW_ATT_R, as equal as can be.
 struct Groups {
