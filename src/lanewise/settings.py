@@ -89,7 +89,7 @@ SETTINGS: tuple[Setting, ...] = (
             "compiler to use instead of the ziglang wheel's clang"),
     Setting("hold", "names", (), "LANEWISE_HOLD",
             "fusion rules held back, separated by commas; all: every rule"),
-    Setting("isa", "auto|avx512|avx2|neon|scalar", "auto", "LANEWISE_ISA",
+    Setting("isa", "auto|avx512|avx2|neon_i8mm|neon_dotprod|neon|scalar", "auto", "LANEWISE_ISA",
             "instruction set of the CPU kernels; auto: the best that this machine has"),
     Setting("kv", "f16|f32|q8_0", "f16", "LANEWISE_KV",
             "type of the cached keys and values"),

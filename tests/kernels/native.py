@@ -32,7 +32,9 @@ TARGETS = {
     "avx512": ["-mcpu=x86_64_v4+avx512vnni"],
     "avx2": ["-mcpu=x86_64_v3"],
     "scalar": ["-DLW_SCALAR"],
-    "neon": [],
+    "neon_i8mm": ["-mcpu=generic+dotprod+i8mm"],
+    "neon_dotprod": ["-mcpu=generic+dotprod"],
+    "neon": ["-mcpu=generic"],
 }
 FLOATS = ("f32", "f16", "bf16")
 QUANTS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
@@ -50,10 +52,16 @@ def block(fmt: str) -> int:
 @functools.cache
 def isas() -> tuple[str, ...]:
     """The instruction sets of TARGETS that this machine runs."""
-    if platform.machine() in ("aarch64", "arm64"):
-        return ("neon", "scalar")
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    flags = flags.replace("\n", " ")
     have = ["scalar"]
+    if platform.machine() in ("aarch64", "arm64"):
+        have.insert(0, "neon")
+        if " asimddp " in flags:
+            have.insert(0, "neon_dotprod")
+            if " i8mm " in flags:
+                have.insert(0, "neon_i8mm")
+        return tuple(have)
     if all(f" {x} " in flags for x in ("avx2", "fma", "f16c", "bmi2")):
         have.insert(0, "avx2")
     if all(f" {x} " in flags for x in ("avx512bw", "avx512dq", "avx512vl", "avx512_vnni")):

@@ -381,8 +381,9 @@ def test_every_set_and_compiler(
     assert answer(build.build(make_program(text=VECTOR), detect(isa))) == 113
 
 
-def test_another_architecture_compiles(cache_dir: Path, make_program: Make) -> None:
-    arm = CpuTarget("neon", "aarch64", ("asimddp", "i8mm"))
+@pytest.mark.parametrize("isa", ["neon_i8mm", "neon_dotprod", "neon"])
+def test_another_architecture_compiles(cache_dir: Path, make_program: Make, isa: str) -> None:
+    arm = CpuTarget(isa, "aarch64")
     raw = build.build(make_program(text=VECTOR), arm).read_bytes()
     assert raw[:4] == b"\x7fELF" and raw[18:20] == b"\xb7\x00"  # EM_AARCH64
 

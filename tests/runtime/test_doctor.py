@@ -11,6 +11,7 @@ from lanewise.errors import RunError
 from lanewise.runtime import cache, cpus, doctor
 from lanewise.runtime.doctor import Row
 from lanewise.targets.cpu import detect
+from lanewise.targets.host import Host
 
 
 def by_name() -> dict[str, Row]:
@@ -30,6 +31,17 @@ def test_a_sound_machine(cache_dir: Path) -> None:
     assert found["cache"].value == str(cache_dir)
     assert "numpy" in found["packages"].value
     assert not [e for e in cache.entries() if e.kind.startswith("tmp")]
+
+
+def test_the_instruction_set_of_an_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm = Host("aarch64", frozenset(("asimd", "asimddp", "i8mm")), "")
+    monkeypatch.setattr("lanewise.targets.cpu.host", lambda: arm)
+    (row,) = doctor._isa()
+    assert row.value == "neon_i8mm (can run: neon_i8mm, neon_dotprod, neon, scalar)"
+    assert not row.remedy
+    monkeypatch.setenv("LANEWISE_ISA", "neon_dotprod")
+    (row,) = doctor._isa()
+    assert row.value.startswith("neon_dotprod") and "neon_i8mm would be faster" in row.remedy
 
 
 def test_a_broken_compiler(

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lanewise.plan.program import KernelObject
+from lanewise.runtime.build import build_units, kernel_unit
 from lanewise.runtime.ruler import KINDS, Limits, measure
+from lanewise.targets.cpu import CpuTarget
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,15 @@ def test_multiply_adds_are_of_a_machine_that_exists(limits: Limits) -> None:
         # Twice the lanes, and four times: never less than f32 by more than the noise of a machine.
         assert found["int8"] > found["f32"] / 2 and 1e8 < found["int16"] < 1e12
         assert found["int8"] < 1e12
+
+
+@pytest.mark.parametrize("isa", ["neon_i8mm", "neon_dotprod", "neon"])
+def test_it_compiles_for_another_machine(isa: str) -> None:
+    unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
+    raw = np.fromfile(build_units([unit], CpuTarget(isa, "aarch64")), np.uint8)
+    text = raw[: raw.size // 4 * 4].view(np.uint32)
+    usmmla = (text & np.uint32(0xFFE0FC00)) == 0x4E80AC00
+    assert usmmla.any() == (isa == "neon_i8mm")
 
 
 def test_peaks_of_recipes() -> None:

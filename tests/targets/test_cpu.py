@@ -8,7 +8,7 @@ import pytest
 
 from lanewise.errors import BuildError, UsageError
 from lanewise.targets import host as hosts
-from lanewise.targets.cpu import CpuTarget, cpu_target, detect, supported
+from lanewise.targets.cpu import ISAS, CpuTarget, cpu_target, detect, supported
 from lanewise.targets.host import Host, parse_cpuinfo
 from lanewise.targets.null import NullTarget
 
@@ -28,7 +28,10 @@ def machine(arch: str, features: str) -> Host:
         ("x86_64", V3, "avx2 scalar"),
         ("x86_64", "avx avx2 fma", "scalar"),  # without F16C
         ("x86_64", "", "scalar"),
-        ("aarch64", "fp asimd asimddp", "neon scalar"),
+        ("aarch64", "fp asimd asimddp i8mm", "neon_i8mm neon_dotprod neon scalar"),
+        ("aarch64", "fp asimd asimddp", "neon_dotprod neon scalar"),
+        ("aarch64", "fp asimd i8mm", "neon scalar"),  # a row needs all of its features
+        ("aarch64", "fp asimd", "neon scalar"),
         ("aarch64", f"{V4} avx512_vnni", "scalar"),
     ],
 )
@@ -37,6 +40,8 @@ def test_choice(arch: str, features: str, sets: str) -> None:
     assert supported(host) == tuple(sets.split())
     assert detect("auto", host).isa == sets.split()[0]
     assert detect("scalar", host) == CpuTarget("scalar", arch)
+    for isa in sets.split():
+        assert detect(isa, host) == CpuTarget(isa, arch)
 
 
 def test_refusals() -> None:
@@ -47,6 +52,9 @@ def test_refusals() -> None:
     with pytest.raises(UsageError) as e:
         detect("neon", machine("x86_64", V3))
     assert "aarch64" in e.value.message
+    with pytest.raises(UsageError) as e:
+        detect("neon_i8mm", machine("aarch64", "asimd asimddp"))
+    assert "lacks i8mm" in e.value.message and "neon_dotprod, neon, scalar" in e.value.remedy
     with pytest.raises(UsageError) as e:
         detect("mmx", machine("x86_64", V3))
     assert e.value.code == "usage.isa"
@@ -78,6 +86,11 @@ def test_flags() -> None:
     assert arm.flags()[2] == "-mcpu=generic+dotprod+i8mm"
     assert arm.flags("gcc")[0] == "-march=armv8.2-a+dotprod+i8mm"
     assert detect("auto", machine("aarch64", "asimd")).flags()[2] == "-mcpu=generic"
+    assert detect("neon", machine("aarch64", "asimd asimddp i8mm")).flags()[2] == "-mcpu=generic"
+    # Objects and programs of every set are keyed apart.
+    arms = [CpuTarget(isa, "aarch64") for isa, (arch, _) in ISAS.items() if arch != "x86_64"]
+    for family in ("zig", "clang", "gcc"):
+        assert len({t.flags(family) for t in arms}) == len({t.name for t in arms}) == 4
     assert "-DLW_SCALAR" in CpuTarget("scalar", "x86_64").flags()
     link = CpuTarget("avx2", "x86_64").link_command(["a.o"], "a.so")
     assert {"-shared", "-nostdlib", "a.o"} <= set(link)

@@ -21,6 +21,8 @@ _V3 = "avx2 fma f16c bmi1 bmi2 movbe abm"
 ISAS: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64", f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"),
     "avx2": ("x86_64", _V3),
+    "neon_i8mm": ("aarch64", "asimd asimddp i8mm"),
+    "neon_dotprod": ("aarch64", "asimd asimddp"),
     "neon": ("aarch64", "asimd"),
     "scalar": ("", ""),
 }
@@ -37,18 +39,23 @@ _ISA_FLAGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("avx512", ""): ("-march=x86-64-v4", "-mavx512vnni"),
     ("avx2", "zig"): ("-mcpu=x86_64_v3",),
     ("avx2", ""): ("-march=x86-64-v3",),
+    ("neon_i8mm", "zig"): ("-mcpu=generic+dotprod+i8mm",),
+    ("neon_i8mm", ""): ("-march=armv8.2-a+dotprod+i8mm",),
+    ("neon_dotprod", "zig"): ("-mcpu=generic+dotprod",),
+    ("neon_dotprod", ""): ("-march=armv8.2-a+dotprod",),
+    ("neon", "zig"): ("-mcpu=generic",),
+    ("neon", ""): ("-march=armv8-a",),
+    ("scalar", "zig"): ("-DLW_SCALAR",),
+    ("scalar", ""): ("-DLW_SCALAR",),
 }
-# Linux's name of an ARM feature -> the compilers' name.
-_ARM_FEATURES = {"asimddp": "dotprod", "i8mm": "i8mm"}
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
-    """One instruction set of one architecture; ``features`` are the optional ones it may use."""
+    """One instruction set (a row of `ISAS`) of one architecture."""
 
     isa: str
     arch: str
-    features: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,17 +68,7 @@ class CpuTarget:
             "zig": ("-target", f"{self.arch}-linux-gnu"),
             "clang": (f"--target={self.arch}-linux-gnu",),
         }.get(family, ())
-        return (*triple, *self._isa_flags(family), *COMMON_FLAGS)
-
-    def _isa_flags(self, family: str) -> tuple[str, ...]:
-        kind = "zig" if family == "zig" else ""
-        if self.isa == "scalar":
-            return ("-DLW_SCALAR",)
-        if self.isa == "neon":
-            names = [_ARM_FEATURES[f] for f in self.features]
-            base = "-mcpu=generic" if kind else "-march=armv8.2-a" if names else "-march=armv8-a"
-            return ("+".join([base, *names]),)
-        return _ISA_FLAGS[self.isa, kind]
+        return (*triple, *_ISA_FLAGS[self.isa, "zig" if family == "zig" else ""], *COMMON_FLAGS)
 
     def compile_command(
         self,
@@ -143,11 +140,7 @@ def detect(isa: str = "auto", machine: Host | None = None) -> CpuTarget:
             "usage.isa", f"this CPU cannot run {isa!r} (it lacks {', '.join(lacks)})",
             place="LANEWISE_ISA", remedy=f"unset it, or choose one of: {', '.join(can)}",
         )  # fmt: skip
-    chosen = isa or can[0]
-    features: tuple[str, ...] = ()
-    if chosen == "neon":
-        features = tuple(f for f in _ARM_FEATURES if f in machine.features)
-    return CpuTarget(chosen, machine.arch, features)
+    return CpuTarget(isa or can[0], machine.arch)
 
 
 def cpu_target() -> CpuTarget:

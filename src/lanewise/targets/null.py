@@ -19,7 +19,6 @@ class NullTarget:
 
     isa: str = "scalar"
     arch: str = ""
-    features: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -16,8 +16,15 @@
 #elif !defined(LW_SCALAR) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define LW_AVX2 1
 #include <immintrin.h>
-#elif !defined(LW_SCALAR) && defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+#elif !defined(LW_SCALAR) && defined(__aarch64__)
+#define LW_NEON 1
+#include <arm_neon.h>
+#if defined(__ARM_FEATURE_DOTPROD)
 #define LW_DOTPROD 1
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define LW_I8MM 1
+#endif
+#endif
 #endif
 
 typedef float lw_f32 __attribute__((vector_size(64)));
@@ -74,7 +81,7 @@ LW_INLINE float lw_fma_exact(float a, float b, float c) {
   return (float)bits.d;
 }
 
-#if defined(LW_AVX512) || defined(LW_AVX2) || (defined(__aarch64__) && !defined(LW_SCALAR))
+#if defined(LW_AVX512) || defined(LW_AVX2) || defined(LW_NEON)
 LW_INLINE lw_f32 lw_fma(lw_f32 a, lw_f32 b, lw_f32 c) { return __builtin_elementwise_fma(a, b, c); }
 #else
 LW_NOINLINE void lw_fma_lanes(const float* a, const float* b, float* c) {
@@ -98,6 +105,13 @@ LW_INLINE lw_f32 lw_half(const void* p) {
   __m256 b = _mm256_cvtph_ps(_mm256_extracti128_si256(v, 1));
   return (lw_f32)__builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
                                          15);
+#elif defined(LW_NEON)
+  float32x4_t f[4];
+  const float16x8_t a = (float16x8_t)__builtin_shufflevector(h, h, 0, 1, 2, 3, 4, 5, 6, 7);
+  const float16x8_t b = (float16x8_t)__builtin_shufflevector(h, h, 8, 9, 10, 11, 12, 13, 14, 15);
+  f[0] = vcvt_f32_f16(vget_low_f16(a)), f[1] = vcvt_high_f32_f16(a);
+  f[2] = vcvt_f32_f16(vget_low_f16(b)), f[3] = vcvt_high_f32_f16(b);
+  return lw_load(f);
 #else
   // Exponent and mantissa moved into place, then scaled by 2^112: exact, also for subnormals.
   lw_u32 w = __builtin_convertvector(h, lw_u32);

@@ -3,7 +3,7 @@
 //    |z| <= 32 * 128 * 16256 = 66,584,576, so int32 never overflows;
 //  - routes: AVX-512 VNNI multiplies unsigned codes by signed words (vpdpbusd, no saturation:
 //    4 * 255 * 127 per step); AVX2 adds int16 pair sums, to the depths proved beside them; NEON
-//    multiplies signed bytes (sdot); else plain int32;
+//    multiplies bytes (usmmla for two tokens, sdot for one); else plain int32;
 //  - codes keep their bias: -OFFSET * sum(v) is added, from the sums made with the activations.
 #pragma once
 #include "matmul_formats.h"
@@ -70,6 +70,17 @@ LW_INLINE void lw_dot(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 
 #elif defined(LW_DOTPROD)
 
 #include "matmul_dot_neon.h"
+#if defined(LW_I8MM)
+#include "matmul_dot_i8mm.h"
+#endif
+
+template <class F, int W, int T>
+LW_INLINE void lw_dot(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 z[T][2]) {
+#if defined(LW_I8MM)
+  if constexpr (T % 2 == 0) return lw_dot_pairs<F, W, T>(blk, x, b, z);
+#endif
+  lw_dot_each<F, W, T>(blk, x, b, z);
+}
 
 #else
 

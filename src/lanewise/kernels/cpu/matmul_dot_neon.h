@@ -1,9 +1,8 @@
-// lw_dot for AArch64 with dot products (included by matmul_dot.h).  Laws:
+// lw_dot for AArch64 with dot products, each token alone (included by matmul_dot.h).  Laws:
 //  - sdot adds four products of signed bytes to an int32, without saturation: codes of up to 6 bits
 //    are signed bytes already; 8-bit codes drop their bias by flipping the top bit;
 //  - four registers hold the sixteen rows; a lane of an activation register is a group of four.
 #pragma once
-#include <arm_neon.h>
 
 struct LwQuad {
   int32x4_t v[4];
@@ -28,7 +27,7 @@ LW_INLINE void lw_dot_group(const LwBlock& blk, LwQuad hi[T], LwQuad lo[T],
 }
 
 template <class F, int W, int T>
-LW_INLINE void lw_dot(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 z[T][2]) {
+LW_INLINE void lw_dot_each(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 z[T][2]) {
   int8x16_t a[T][2 * W];
   LW_UNROLL for (int t = 0; t < T; ++t) LW_UNROLL for (int i = 0; i < 2 * W; ++i)
     a[t][i] = vld1q_s8((const int8_t*)x.row[t] + b * (32 * W) + i * 16);

@@ -62,17 +62,23 @@ LW_INLINE void lw_fold(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32
       c.acc[t] = lw_fma(lw_float(z[t][sub]), d * s, c.acc[t]);
     }
   }
-  if constexpr (F::MINS) {
-    lw_f32 m = F::minimum(blk);
-    LW_UNROLL for (int t = 0; t < T; ++t)
-      c.mins[t] = lw_fma(m, lw_all(((const float*)(x.row[t] + x.plane.sv))[b]), c.mins[t]);
-  }
+}
+template <class F, int T>
+LW_INLINE void lw_fold_mins(const LwBlock& blk, const LwRows<T>& x, int64_t b, LwChains<F, T>& c) {
+  lw_f32 m = F::minimum(blk);
+  LW_UNROLL for (int t = 0; t < T; ++t)
+    c.mins[t] = lw_fma(m, lw_all(((const float*)(x.row[t] + x.plane.sv))[b]), c.mins[t]);
 }
 
 // The chains of one panel x T rows over blocks [b0, b1).  FETCH: prefetch, `ahead` bytes ahead.
 template <class F, int W, int T, bool FETCH>
 LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows<T>& x, int64_t b0,
                                   int64_t b1, int64_t ahead) {
+#if defined(LW_DOTPROD)
+  constexpr bool apart = T > 1;  // its sums and both chains are more than it has registers
+#else
+  constexpr bool apart = false;
+#endif
   LwChains<F, T> c = {};
   LW_ROLL for (int64_t b = b0; b < b1; ++b) {
     if constexpr (FETCH)
@@ -82,7 +88,11 @@ LW_INLINE LwChains<F, T> lw_chain(const uint8_t* panel, int64_t nb, const LwRows
     lw_i32 z[T][2];
     lw_dot<F, W, T>(blk, x, b, z);
     lw_fold<F, T>(blk, x, b, z, c);
+    if constexpr (F::MINS && !apart) lw_fold_mins<F, T>(blk, x, b, c);
   }
+  if constexpr (F::MINS && apart)
+    LW_ROLL for (int64_t b = b0; b < b1; ++b)
+      lw_fold_mins<F, T>(F::block(panel, b, nb), x, b, c);
   return c;
 }
 

@@ -135,7 +135,12 @@ typedef __m256i ints;
 #else
 typedef int32x4_t ints;
 #define ZERO vdupq_n_s32(0)
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define DOT8 vusmmlaq_s32(c[j], vreinterpretq_u8_s32(x), vreinterpretq_s8_s32(y))
+#define DOT8_MACS 32
+#else
 #define DOT8 vdotq_s32(c[j], vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(y))
+#endif
 #define DOT16 vmlal_s16(c[j], vget_low_s16(vreinterpretq_s16_s32(x)), \
                         vget_low_s16(vreinterpretq_s16_s32(y)))
 #endif
@@ -149,7 +154,10 @@ LW_EXPORT void lw_ruler_int16(void* ruler, int32_t, int32_t) {
   ints x = ZERO, y = ZERO;
   LOOP(ints, ZERO, x, y, DOT16);
 }
-LW_EXPORT int32_t lw_ruler_int8_macs(void) { return CHAINS * (int32_t)sizeof(ints); }
+#if !defined(DOT8_MACS)
+#define DOT8_MACS (int32_t)sizeof(ints)
+#endif
+LW_EXPORT int32_t lw_ruler_int8_macs(void) { return CHAINS * DOT8_MACS; }
 #if defined(__AVX2__)
 LW_EXPORT int32_t lw_ruler_int16_macs(void) { return CHAINS * (int32_t)sizeof(ints) / 2; }
 #else
