@@ -46,7 +46,7 @@ class Attention(ctypes.Structure):
         ("out", ctypes.c_void_p), ("ostride", ctypes.c_int64), ("partial", ctypes.c_void_p),
         ("pieces", ctypes.c_int64), ("epilogue", ctypes.c_void_p), ("env", ctypes.c_void_p),
         ("scratch", ctypes.c_void_p), ("pages", ctypes.c_int64), ("slot_count", ctypes.c_int64),
-        ("sinks", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p), ("page", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ class Case:
             self.array(np.zeros(self.rows, np.uint32)), self.array(positions),
             self.rows, self.heads, self.kv_heads, self.d, self.d**-0.5, 0.0, 0,
             self.array(np.zeros_like(q)), width, self.array(partial), pieces, None, None,
-            self.array(native.aligned(1 << 20)), blocks, 1, None,
+            self.array(native.aligned(1 << 20)), blocks, 1, None, PAGE,
         )  # fmt: skip
         query, base = self.array(q), int(pool.ctypes.data)
         jobs = [

@@ -56,42 +56,54 @@ def stored(constant: Constant, value: Any, target: CpuTarget) -> np.ndarray:
     return out
 
 
-def to_pages(value: np.ndarray, layout: str) -> np.ndarray:
+def to_pages(value: np.ndarray, layout: str, span: int = 64) -> np.ndarray:
     """A logical state [.., P*64, H, D] as its pool lies in memory; a q8_0 one as bytes."""
     if layout == "flat":
         return value
     if isinstance(value, CacheArray):
         codes, scales = caches.encode(value)
-        heads = (math.prod(value.shape[:-3]) * value.shape[-3] // 64 * value.shape[-2], -1)
-        parts = [to_pages(part, layout).reshape(heads).view(np.uint8) for part in (codes, scales)]
+        heads = (math.prod(value.shape[:-3]) * value.shape[-3] // span * value.shape[-2], -1)
+        planes = [to_pages(part, layout, span) for part in (codes, scales)]
+        parts = [x.reshape(heads).view(np.uint8) for x in planes]
         return np.concatenate(parts, axis=1).reshape(-1)
     *lead, positions, heads, d = value.shape
-    paged = value.reshape(*lead, positions // 64, 64, heads, d)
+    paged = value.reshape(*lead, positions // span, span, heads, d)
     order = (1, 2, 0) if layout == "panels" else (1, 0, 2)
     n = len(lead) + 1
     axes = [*range(n), *(n + a for a in order)]
     return np.ascontiguousarray(paged.transpose(axes)).reshape(value.shape)
 
 
-def from_pages(raw: np.ndarray, layout: str, type: Type | None = None) -> np.ndarray:
+def from_pages(
+    raw: np.ndarray, layout: str, type: Type | None = None, span: int = 64
+) -> np.ndarray:
     """The inverse of `to_pages`; `type` is that of a q8_0 state."""
     if layout == "flat":
         return raw
     if type is not None and type.dtype == "q8_0":
         *lead, width = type.shape
-        pages = raw.reshape(-1, 64 * width + 128 * width // 32)
-        codes = np.ascontiguousarray(pages[:, : 64 * width]).view(np.int8)
-        scales = np.ascontiguousarray(pages[:, 64 * width :]).view(np.float16)
+        pages = raw.reshape(-1, span * width + 2 * span * width // 32)
+        codes = np.ascontiguousarray(pages[:, : span * width]).view(np.int8)
+        scales = np.ascontiguousarray(pages[:, span * width :]).view(np.float16)
         return caches.decode(
-            from_pages(codes.reshape(type.shape), layout),
-            from_pages(scales.reshape(*lead, width // 32), layout),
+            from_pages(codes.reshape(type.shape), layout, None, span),
+            from_pages(scales.reshape(*lead, width // 32), layout, None, span),
         )
     *lead, positions, heads, d = raw.shape
-    inner = (heads, d, 64) if layout == "panels" else (heads, 64, d)
-    paged = raw.reshape(*lead, positions // 64, *inner)
+    inner = (heads, d, span) if layout == "panels" else (heads, span, d)
+    paged = raw.reshape(*lead, positions // span, *inner)
     n = len(lead) + 1
     order = (2, 0, 1) if layout == "panels" else (1, 0, 2)
     return paged.transpose([*range(n), *(n + a for a in order)]).reshape(raw.shape)
+
+
+def cache_spans(graph: Graph) -> dict[str, int]:
+    """State -> positions that lie together: 64, or those of a small page."""
+    return {
+        graph.nodes[graph.states[r].root].name: min(64, int(n.attr("page")))
+        for n in graph.nodes if n.op in ("attention", "kv_write")
+        for r in n.operands if r in graph.states
+    }  # fmt: skip
 
 
 class Native:
@@ -120,14 +132,16 @@ class Native:
         states = [n for _, n in self.graph.roots("state") if n.name in here]
         layouts = {n.name: n.attributes.get("layout", "rows") for n in states}
         types = {n.name: n.types[0] for n in states}
+        spans = cache_spans(self.graph)
         for name, layout in layouts.items():
-            self.session.state(name)[...] = to_pages(values[name], layout)
+            self.session.state(name)[...] = to_pages(values[name], layout, spans.get(name, 64))
         scalars = {n: values.get(n, 0) for n, _ in self.program.scalars} | dict(live or {})
         self.session.run("main", {k: np.asarray(v).reshape(-1)[0].item()
                                   for k, v in scalars.items()})
         out = {name: self.session.output("main", name).copy() for name, _ in entry.outputs}
         for name, layout in layouts.items():
-            out[name] = from_pages(self.session.state(name).copy(), layout, types[name])
+            raw = self.session.state(name).copy()
+            out[name] = from_pages(raw, layout, types[name], spans.get(name, 64))
         return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +13,7 @@ from tests.kernels.native import aligned
 from tests.kernels.rows import driver
 
 PAGE = 64
+CACHES = {"float16": 0, "float32": 1, "bfloat16": 3}  # as the driver counts them
 GARBAGE = np.float32(np.nan)  # what no result may contain
 
 
@@ -31,24 +33,25 @@ class Case:
     shuffle: int = 0
     quantised: bool = False  # a q8_0 cache; k and v are its values
     sinks: npt.NDArray[np.float32] | None = None
+    page: int = PAGE  # positions of a page
 
     def pool(self) -> tuple[np.ndarray, np.ndarray, npt.NDArray[np.uint32]]:
-        """K [pages, kv, d, 64], V [pages, kv, 64, d], table [slots, blocks]."""
+        """K [parts, kv, d, span], V [parts, kv, span, d], table [slots, blocks]."""
         slots, positions, kv, d = self.k.shape
-        blocks = -(-positions // PAGE)
-        pages = slots * blocks + 3
+        blocks = -(-positions // self.page)
+        pages, span = slots * blocks + 3, min(self.page, PAGE)
         ids = np.arange(pages)
         if self.shuffle:
             ids = np.random.default_rng(self.shuffle).permutation(pages)
         table = ids[: slots * blocks].reshape(slots, blocks).astype(np.uint32)
-        k = np.full((pages, kv, d, PAGE), GARBAGE, self.k.dtype)
-        v = np.full((pages, kv, PAGE, d), GARBAGE, self.v.dtype)
+        parts = pages * self.page // span
+        k = np.full((parts, kv, d, span), GARBAGE, self.k.dtype)
+        v = np.full((parts, kv, span, d), GARBAGE, self.v.dtype)
         for s in range(slots):
-            for b in range(blocks):
-                part = slice(b * PAGE, min(positions, (b + 1) * PAGE))
-                n = part.stop - part.start
-                k[table[s, b], :, :, :n] = self.k[s, part].transpose(1, 2, 0)
-                v[table[s, b], :, :n] = self.v[s, part].transpose(1, 0, 2)
+            for p in range(positions):
+                at = table[s, p // self.page] * self.page + p % self.page
+                k[at // span, :, :, at % span] = self.k[s, p]
+                v[at // span, :, at % span] = self.v[s, p]
         if self.quantised:
             k, v = quantised_pages(k, 2), quantised_pages(v, 3)
         return k, v, table
@@ -61,20 +64,20 @@ class Case:
         rows, heads, d = self.q.shape
         kv = self.k.shape[2]
         k, v, own = self.pool()
-        pages = k.shape[0]
+        pages = k.shape[0] * min(self.page, PAGE) // self.page
         table = own if table is None else table
         drive = driver(isa)
         out = np.full((rows, heads, d), np.nan, np.float32)
         pieces = int(self.positions.max(initial=0)) // 256 + 1 + more_pieces
-        pieces = min(pieces, table.shape[1] // 4 + 2)
+        pieces = min(pieces, table.shape[1] * self.page // 256 + 2)
         partial = np.full(rows * heads * pieces * (d + 2), np.nan, np.float32)
         scratch = aligned(drive(10, d, heads // kv))
-        cache = 2 if self.quantised else int(self.k.dtype == np.float32)
+        cache = 2 if self.quantised else CACHES[self.k.dtype.name]
         drive(
             7, form, cache, self.q, k, v, np.ascontiguousarray(table), table.shape[1],
             self.slots, self.positions, rows, heads, kv, d, float(self.scale),
             float(self.softcap), self.window, out, partial, pieces, scratch, pages,
-            table.shape[0], shares, 0 if self.sinks is None else self.sinks,
+            table.shape[0], shares, 0 if self.sinks is None else self.sinks, self.page,
         )  # fmt: skip
         return out
 
@@ -84,7 +87,7 @@ class Case:
         return Case(
             np.ascontiguousarray(self.q[i]), self.k, self.v, self.slots[i], self.positions[i],
             self.scale, self.softcap, self.window, self.shuffle, self.quantised,
-            self.sinks,
+            self.sinks, self.page,
         )  # fmt: skip
 
     def exact(self) -> npt.NDArray[np.float64]:
@@ -108,7 +111,7 @@ class Case:
 def make(
     *, rows: npt.ArrayLike, slots: npt.ArrayLike | None = None, heads: int = 3, kv: int = 1,
     d: int = 64, dtype: str = "f2", seed: int = 1, softcap: float = 0.0, window: int = 0,
-    spread: float = 1.0, sink: float | None = None, scale: float | None = None,
+    spread: float = 1.0, sink: float | None = None, scale: float | None = None, page: int = PAGE,
 ) -> Case:  # fmt: skip
     """`rows`: positions; the cache is as long as the longest; sinks are N(`sink`, 1)."""
     rng = np.random.default_rng(seed)
@@ -117,13 +120,15 @@ def make(
     shape = (int(slot.max()) + 1, int(positions.max()) + 1, kv, d)
     q = (rng.standard_normal((len(positions), heads, d)) * spread).astype(np.float32)
     quantised = dtype == "q8_0"
-    k, v = (rng.standard_normal(shape).astype("f4" if quantised else dtype) for _ in range(2))
+    kind = {"q8_0": "f4", "bf16": ml_dtypes.bfloat16}.get(dtype, dtype)
+    k, v = (rng.standard_normal(shape).astype(kind) for _ in range(2))
     if quantised:
         k, v = (np.asarray(caches.cache_array(x)) for x in (k, v))
     return Case(
         q, k, v, slot, positions, d**-0.5 if scale is None else scale, softcap, window,
         shuffle=seed, quantised=quantised,
         sinks=None if sink is None else rng.normal(sink, 1, heads).astype(np.float32),
+        page=page,
     )  # fmt: skip
 
 

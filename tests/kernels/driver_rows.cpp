@@ -136,12 +136,13 @@ void rope(const Arg* a) {  // interleaved?, x, table, rotary, d, out
   f((const float*)a[1].p, (const float*)a[2].p, a[3].i, a[4].i, (float*)a[5].p);
 }
 
-// which (k16 k32 v16 v32 k8 v8), head, d, pool, kv_heads, kvh, page, offset
+// which (k16 k32 v16 v32 k8 v8 kb16 vb16), head, d, pool, kv_heads, kvh, part, offset, span
 void store(const Arg* a) {
   decltype(&lw_k_store_f16) f[] = {lw_k_store_f16, lw_k_store_f32, lw_v_store_f16, lw_v_store_f32,
-                                    lw_k_store_q8_0, lw_v_store_q8_0};
+                                    lw_k_store_q8_0, lw_v_store_q8_0, lw_k_store_bf16,
+                                    lw_v_store_bf16};
   f[a[0].i]((const float*)a[1].p, a[2].i, a[3].p, a[4].i, a[5].i, (uint32_t)a[6].i,
-            (uint32_t)a[7].i);
+            (uint32_t)a[7].i, a[8].i);
 }
 
 struct Copy {
@@ -154,8 +155,8 @@ void copy_heads(void* env, const float* head, int64_t row, int64_t h0, int32_t n
 }
 
 // form (0 whole, 1 split, 2 whole with an epilogue, 3 split with one), cache (0 f16, 1 f32,
-// 2 q8_0), q, k, v, table, table_width, slots, positions, rows, heads, kv_heads, d, scale,
-// softcap, window, out, partial, pieces, scratch, pages, slot_count, shares, sinks
+// 2 q8_0, 3 bf16), q, k, v, table, table_width, slots, positions, rows, heads, kv_heads, d, scale,
+// softcap, window, out, partial, pieces, scratch, pages, slot_count, shares, sinks, page
 void attention(const Arg* a) {
   LwAttention t;
   Copy copy = {(float*)a[16].p, a[10].i * a[12].i, a[12].i};
@@ -173,11 +174,13 @@ void attention(const Arg* a) {
   t.partial = (float*)a[17].p, t.pieces = a[18].i;
   t.scratch = a[19].p, t.pages = a[20].i, t.slot_count = a[21].i;
   t.sinks = (const float*)a[23].p;
-  decltype(&lw_attention_f16) wholes[] = {lw_attention_f16, lw_attention_f32, lw_attention_q8_0};
+  t.page = a[24].i;
+  decltype(&lw_attention_f16) wholes[] = {lw_attention_f16, lw_attention_f32, lw_attention_q8_0,
+                                          lw_attention_bf16};
   decltype(&lw_attention_f16) pieces[] = {lw_attention_piece_f16, lw_attention_piece_f32,
-                                          lw_attention_piece_q8_0};
+                                          lw_attention_piece_q8_0, lw_attention_piece_bf16};
   decltype(&lw_attention_f16) merges[] = {lw_attention_merge_f16, lw_attention_merge_f32,
-                                          lw_attention_merge_q8_0};
+                                          lw_attention_merge_q8_0, lw_attention_merge_bf16};
   auto whole = wholes[a[1].i], piece = pieces[a[1].i], merge = merges[a[1].i];
   int64_t items = t.rows * t.kv_heads * t.pieces;
   if (!split) items = lw_attention_items_f16(t.rows, t.kv_heads);

@@ -27,7 +27,8 @@ HERE = Path(__file__).parent
 DIGESTS = HERE.parent / "digests" / "rows.json"
 UNITS = (
     ("driver_rows.cpp", ()), ("attention.cpp", ("LW_KV=f16",)), ("attention.cpp", ("LW_KV=f32",)),
-    ("attention.cpp", ("LW_KV=q8_0",)), ("sample.cpp", ()), ("runtime.cpp", ()),
+    ("attention.cpp", ("LW_KV=q8_0",)), ("attention.cpp", ("LW_KV=bf16",)),
+    ("sample.cpp", ()), ("runtime.cpp", ()),
 )  # fmt: skip
 EMULATED = ["-target", "aarch64-linux-gnu", "-mcpu=generic"]
 

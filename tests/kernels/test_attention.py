@@ -30,7 +30,7 @@ def model(case: Case) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
+@pytest.mark.parametrize("dtype", ["f2", "bf16", "f4", "q8_0"])
 @pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 1), (8, 2), (8, 1), (6, 6)])
 def test_near_float64(heads: int, kv: int, dtype: str) -> None:
     case = make(rows=LENGTHS, heads=heads, kv=kv, dtype=dtype, seed=heads)
@@ -58,6 +58,9 @@ def test_near_float64(heads: int, kv: int, dtype: str) -> None:
         {"rows": [0, 63, 256, 257, 600], "heads": 4, "kv": 2, "sink": 3.0},
         {"rows": [70, 71, 72], "heads": 9, "kv": 1, "d": 5, "sink": -2.0, "window": 9},
         {"rows": [130], "dtype": "q8_0", "heads": 9, "kv": 1, "d": 256, "window": 70},
+        {"rows": [0, 63, 64, 255, 256, 257], "dtype": "bf16"},
+        {"rows": [300, 301, 302, 303], "dtype": "bf16", "heads": 9, "kv": 1, "d": 72, "page": 16},
+        {"rows": [300], "dtype": "q8_0", "heads": 4, "kv": 2, "d": 96, "page": 32, "window": 50},
     ],
     ids=lambda o: ",".join(f"{k}={v}" for k, v in o.items() if k != "rows"),
 )
@@ -69,7 +72,7 @@ def test_every_set_gives_the_bits_of_the_model(isa: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("name", "types"), [
-    ("attention", ("f2", "f4")), ("attention_q8_0", ("q8_0",)),
+    ("attention", ("f2", "f4")), ("attention_q8_0", ("q8_0",)), ("attention_bf16", ("bf16",)),
 ])  # fmt: skip
 def test_digest(name: str, types: tuple[str, ...]) -> None:
     cases = [make(rows=LENGTHS, dtype=t, window=w) for t in types for w in (0, 70)]
@@ -89,7 +92,7 @@ def test_rows_together_are_rows_alone(heads: int, d: int, window: int) -> None:
     assert same_bits(case.rows(np.arange(20)).run(BEST), together[:20])
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "q8_0"])
+@pytest.mark.parametrize("dtype", ["f2", "bf16", "f4", "q8_0"])
 def test_split_whole_shares_and_epilogue_agree(dtype: str) -> None:
     case = make(rows=[1000, 3, 257, 511, 512, 513], heads=6, kv=2, dtype=dtype, window=0)
     whole = case.run(BEST)
@@ -109,6 +112,41 @@ def test_pages_out_of_order_are_pages_in_order() -> None:
     case = make(rows=[700, 200], slots=[0, 1])
     assert same_bits(case.run(BEST), dataclasses.replace(case, shuffle=0).run(BEST))
     assert same_bits(case.run(BEST), dataclasses.replace(case, shuffle=9).run(BEST))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "bf16", "f4", "q8_0"])
+@pytest.mark.parametrize("options", [
+    {"rows": [*range(245, 265), 5, 63, 64, 700]}, {"rows": [300], "window": 70, "heads": 8},
+    {"rows": [17, 600], "slots": [1, 0], "heads": 9, "d": 160},
+], ids=["rows", "window", "slots"])  # fmt: skip
+def test_pages_of_every_size_give_the_bits_of_64(options: dict, dtype: str) -> None:
+    whole = make(**options, dtype=dtype).run(BEST)
+    for page in (16, 32, 128, 256, 1024):
+        case = make(**options, dtype=dtype, page=page)
+        for form in range(4):
+            assert same_bits(case.run(BEST, form), whole), (page, form)
+
+
+@pytest.mark.parametrize("page", [16, 32, 128])
+def test_small_and_large_pages_that_are_absent(page: int) -> None:
+    """Only rows that see them are; what is behind a window, or after a row, is not looked at."""
+    case = make(rows=[40, 300, 301], page=page)
+    whole, (k, _, table) = case.run(BEST), case.pool()
+    pages = len(k) * min(page, 64) // page
+    for bad in (pages, 2**32 - 1):
+        broken = table.copy()
+        broken[0, 300 // page] = bad
+        for form in range(4):
+            got = case.run(BEST, form, table=broken)
+            assert same_bits(got[0], whole[0]) and not got[1:].any()
+        early = table.copy()
+        early[0, 0] = bad
+        windowed = dataclasses.replace(case, window=20)
+        got = windowed.run(BEST, table=early)
+        assert same_bits(got[1:], windowed.run(BEST)[1:])
+        assert got[0].any() == (page <= 40 - 19)
+    far = dataclasses.replace(case, positions=np.array([40, 300, table.size * page], np.uint32))
+    assert not far.run(BEST)[2].any() and same_bits(far.run(BEST)[:2], whole[:2])
 
 
 @pytest.mark.parametrize("form", [0, 1, 2, 3])

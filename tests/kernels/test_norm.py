@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -118,16 +119,19 @@ def test_rope(isa: str, style: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_cache_writes_touch_their_places_only(isa: str) -> None:
     heads, pages = 3, 4
-    for d in (5, 8, 64, 72):
+    kinds = {0: np.float16, 1: np.float32, 2: np.float16, 3: np.float32,
+             6: ml_dtypes.bfloat16, 7: ml_dtypes.bfloat16}  # fmt: skip
+    for d, span in ((5, 64), (8, 16), (64, 64), (72, 32)):
         head = vector(d, d, 50)
-        for which, dtype in enumerate((np.float16, np.float32) * 2):
-            shape = (pages, heads, d, 64) if which < 2 else (pages, heads, 64, d)
+        for which, dtype in kinds.items():
+            keys = which in (0, 1, 6)
+            shape = (pages, heads, d, span) if keys else (pages, heads, span, d)
             pool = np.full(shape, 3, dtype)
-            driver(isa)(6, which, head, d, pool, heads, 1, 2, 63)
+            driver(isa)(6, which, head, d, pool, heads, 1, 2, span - 1, span)
             expected = np.full(shape, 3, dtype)
-            view = expected if which < 2 else expected.transpose(0, 1, 3, 2)
-            view[2, 1, :, 63] = head.astype(dtype)
-            assert same_bits(pool, expected), (d, which)
+            view = expected if keys else expected.transpose(0, 1, 3, 2)
+            view[2, 1, :, span - 1] = head.astype(dtype)
+            assert (pool.view(np.uint8) == expected.view(np.uint8)).all(), (d, which)
 
 
 def halves(x: float) -> float:
@@ -144,13 +148,13 @@ def test_quantised_cache_writes(isa: str) -> None:
         head = vector(d, d, 50)
         head[:32] *= {32: 1.0, 64: 1e-6, 96: 0.0}[d]  # a scale in range, a subnormal one, none
         codes, scales = caches.encode(head)
-        for which in (4, 5):
-            pool = np.full((pages, heads, d // 32 * 34 * 64), 3, np.uint8)
-            driver(isa)(6, which, head, d, pool, heads, 1, 2, 62)
-            at = pool[2, 1, : 64 * d].view(np.int8)
-            scale_at = pool[2, 1, 64 * d :].view(np.float16)
+        for which, span in ((4, 64), (5, 64), (4, 16), (5, 32)):
+            pool = np.full((pages, heads, d // 32 * 34 * span), 3, np.uint8)
+            driver(isa)(6, which, head, d, pool, heads, 1, 2, span - 2, span)
+            at = pool[2, 1, : span * d].view(np.int8)
+            scale_at = pool[2, 1, span * d :].view(np.float16)
             at, scale_at = (
-                (x.reshape(-1, 64)[:, 62] if which == 4 else x.reshape(64, -1)[62])
+                (x.reshape(-1, span)[:, -2] if which == 4 else x.reshape(span, -1)[-2])
                 for x in (at, scale_at)
             )
             assert np.array_equal(at, codes) and same_bits(scale_at.copy(), scales)
@@ -180,7 +184,7 @@ def test_a_quantised_group_that_is_not_finite_is_nan(isa: str, bad: float) -> No
     codes, scales = caches.encode(head)
     assert np.isfinite(scales[0]) and np.isnan(scales[1]) and not codes[32:].any()
     pool = np.zeros(64 * 68, np.uint8)
-    driver(isa)(6, 5, head, 64, pool, 1, 0, 0, 0)
+    driver(isa)(6, 5, head, 64, pool, 1, 0, 0, 0, 64)
     assert np.array_equal(pool[:64].view(np.int8), codes)
     assert np.array_equal(pool[64 * 64 : 64 * 64 + 4].view(np.uint16), scales.view(np.uint16))
 

@@ -38,7 +38,7 @@ TABLE: dict[str, str] = {
     "AttentionOptions": "the keyword arguments of `attention`",
     "AttentionOptions.Lengths": "`attention(lengths=)`",
     "AttentionOptions.Pages": "`attention(pages=)`",
-    "AttentionOptions.Block": "`attention(block=)`: 64 positions, the block of the recipe",
+    "AttentionOptions.Block": "`attention(block=)`: 16, 32 or a multiple of 64 positions",
     "AttentionOptions.ScaleName": "`attention(scale=)`: a scalar's name, or a number",
     "AttentionOptions.BaseName": "`attention(base=)`",
     "AttentionOptions.QueryExtents": "`attention(query_extents=)`",

@@ -339,6 +339,14 @@ ATTENTION = {
     "blocks of another size": Row(
         lambda b: out(b, attend(b, block=48, **one(b))), "attribute", "block is 48", "block=64",
         lambda b: out(b, attend(b, block=64, **one(b)))),
+    "heads of 8 bits that are no whole groups": Row(
+        lambda b: s(b, 64, 1, 8, dtype="q8_0"), "shape", "multiple of 32", "another width",
+        lambda b: out(b, t.attention(x(b, 1, 32, name="q"), s(b, 64, 1, 32, dtype="q8_0"),
+                                     s(b, 64, 1, 32, name="v", dtype="q8_0"), **one(b)))),
+    "a cache of 8 bits as a tensor": Row(
+        lambda b: out(b, t.read_state(s(b, 64, 1, 32, dtype="q8_0"))),
+        "state_layout", "cache of 8 bits", "from_pages",
+        lambda b: out(b, t.read_state(s(b, 64, 1, 32)))),
     "a view for q": Row(
         lambda b: out(b, attend(b, q=(8, 1), strided=True, **one(b))),
         "strided", "strided view", "contiguous(q)", lambda b: out(b, attend(b, **one(b)))),

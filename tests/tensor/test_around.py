@@ -157,8 +157,8 @@ def test_every_part_of_a_recording_counts(change):
 
 def _variants(op: OpDef, attr: str, value, types):
     """Other legal values of an attribute."""
-    for other in (1, 2, 3, 4, 5, 7, 64, 0.25, 0.5, 0.75, 1.5, 1e-3, "half", "interleaved", "f64",
-                  "f32", "f16", "before", "after", "int8", "int8x2", (0, 1), (1, 0), (0, 2),
+    for other in (1, 2, 3, 4, 5, 7, 32, 64, 0.25, 0.5, 0.75, 1.5, 1e-3, "half", "interleaved",
+                  "f64", "f32", "f16", "before", "after", "int8", "int8x2", (0, 1), (1, 0), (0, 2),
                   (2, 1, 0), (0, 1, 2), (1, 2), (2, 2), (1, 1), (4, 3), (1, 5), (2, 21),
                   (4,), (8,), (2, 3, 5), (0,), (1,), (2,), (1, 2, 3)):
         if other == value:

@@ -349,6 +349,7 @@ def attention_text(scene: Scene) -> str:
     _, heads, d = node.types[0].shape
     pool, kv_heads, _ = body.type((k, 0)).shape
     kv, lanes = body.type((k, 0)).dtype, body.type((table, 0)).shape
+    page = int(node.attr("page"))
     stores = kernel != "attention_piece"
     rest = [i for i, n in enumerate(body.nodes) if n.op not in ROOTS and i != index]
     quantizes = stores and any(body.nodes[i].op == "quantize" for i in rest)
@@ -359,7 +360,7 @@ def attention_text(scene: Scene) -> str:
     lines += [
         HEAD, f"  const int64_t rows = {scene.live};", "  LwEnv env = {c, p, 0};",
         f"  const uint32_t* positions = {u32}{scene.pointer(positions)};",
-        f"  const int64_t pieces = lw_attention_pieces(positions, rows, {lanes[1]});",
+        f"  const int64_t pieces = lw_attention_pieces(positions, rows, {lanes[1] * page});",
         f"  const LwAttention a = {{(const float*){scene.pointer(q)}, {heads * d}, "
         f"{scene.pointer(k)}, {scene.pointer(v)},",
         f"                         {u32}{scene.pointer(table)}, {lanes[1]}, "
@@ -368,8 +369,8 @@ def attention_text(scene: Scene) -> str:
         f"{c_float(float(node.attr('scale')))}, {c_float(float(node.attr('softcap')))}, "
         f"{node.attr('window')},",
         f"                         {out}, {heads * d}, {partial}, pieces, "
-        f"{'@_store' if quantizes else 'nullptr'}, &env, lw_scratch(c, t), {pool // 64}, "
-        f"{lanes[0]}, {sink}}};",
+        f"{'@_store' if quantizes else 'nullptr'}, &env, lw_scratch(c, t), "
+        f"{pool // page}, {lanes[0]}, {sink}, {page}}};",
         "  (void)pieces;",
     ]  # fmt: skip
     return "\n".join([*lines, *_attention_items(scene, kernel, kv, kv_heads), "}"])

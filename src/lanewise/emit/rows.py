@@ -324,16 +324,18 @@ class RowText:
         pages, heads, d = self.body.type(state).shape
         lanes, blocks = self.body.type(table).shape
         which = "k" if self.body.node(state).attr("layout") == "panels" else "v"
-        p = self.frame.pointer
+        p, page = self.frame.pointer, int(node.attr("page"))
+        span = min(page, 64)
         self.lines += [
             "{",
-            f"  const uint32_t page = lw_page((const uint32_t*){p(table[0])}, {lanes}, {blocks}, "
+            f"  const uint32_t part = lw_part((const uint32_t*){p(table[0])}, {lanes}, {blocks}, "
             f"((const uint32_t*){p(slots[0])})[{self.frame.row}], "
-            f"((const uint32_t*){p(positions[0])})[{self.frame.row}], {pages // 64});",
-            f"  const uint32_t spot = ((const uint32_t*){p(positions[0])})[{self.frame.row}] % 64;",
-            f"  if (page != LW_NO_PAGE) for (int64_t h = 0; h < {self.frame.width}; h += {d})",
+            f"((const uint32_t*){p(positions[0])})[{self.frame.row}], {pages // page}, {page});",
+            f"  const uint32_t spot = ((const uint32_t*){p(positions[0])})[{self.frame.row}] % "
+            f"{span};",
+            f"  if (part != LW_NO_PAGE) for (int64_t h = 0; h < {self.frame.width}; h += {d})",
             f"    lw_{which}_store_{kind}({at} + h, {d}, {p(state[0])}, {heads}, "
-            f"({self.frame.c0} + h) / {d}, page, spot);",
+            f"({self.frame.c0} + h) / {d}, part, spot, {span});",
             "}",
         ]
 

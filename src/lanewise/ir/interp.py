@@ -172,7 +172,7 @@ def _apply(
 def _write(node: Node, args: list[Any], results: tuple[Type, ...]) -> Sequence[Any]:
     row = opdef(node.op)
     if row.inplace is not None:
-        row.inplace(*args)
+        row.inplace(*args, **node.attributes)
         return (args[0],)
     made = row.ref(args, node.attributes, results)
     args[0][...] = made[0]

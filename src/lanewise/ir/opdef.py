@@ -75,7 +75,7 @@ class OpDef:
     # operands whose leading axis is the results' (row i of them makes row i); elementwise and
     # shape rows say it by their shapes
     rows: tuple[str, ...] = ()
-    # of an op that writes: the same in place, inplace(state, *other operands)
+    # of an op that writes: the same in place, inplace(state, *other operands, **attributes)
     inplace: Callable[..., None] | None = None
 
 

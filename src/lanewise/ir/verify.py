@@ -14,6 +14,7 @@ from lanewise.errors import GraphError, LanewiseError, collect
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type
 from lanewise.ir.live import row_operands
 from lanewise.ir.opdef import apply, complete_attrs, opdef
+from lanewise.ir.ops.attention import PAGE
 from lanewise.ir.ops.roots import LAYOUTS
 from lanewise.ir.ops.rules import BLOCKS, RECIPES, SCALARS
 from lanewise.ir.states import StateValue, Window, node_touches, node_writes, overlapping
@@ -196,6 +197,7 @@ def _states(graph: Graph) -> Iterator[GraphError]:
         return
     written: _Written = {}
     count: dict[int, int] = {}
+    spans: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
         writes = list(node_writes(node))
         wanted = {w.operand for w in writes} | set(range(node.op == "layer"))
@@ -208,6 +210,15 @@ def _states(graph: Graph) -> Iterator[GraphError]:
                 )  # fmt: skip
         if node.body is not None:
             yield from _body_states(graph, i, node)
+        if node.op in ("attention", "kv_write"):
+            span = min(int(node.attr("page")), PAGE)
+            for value in (graph.states[r] for r in node.operands if r in graph.states):
+                if spans.setdefault(value.root, span) != span:
+                    yield GraphError(
+                        "graph.state", f"state {graph.nodes[value.root].name!r} lies in parts of "
+                        f"{spans[value.root]} positions, page says {span}", place=_place(graph, i),
+                        remedy="give every op of a cache the same page",
+                    )  # fmt: skip
         for k, window in node_touches(node):
             value = graph.states.get(node.operands[k])
             if value is not None:

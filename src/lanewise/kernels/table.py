@@ -208,9 +208,9 @@ def take_attention(body: Graph) -> Selection | str:
     if rest and d % 32:
         return f"heads of {d} do not hold whole groups of 32"
     kv_heads = kv.shape[1]
-    blocks = body.type(node.operands[3]).shape[1]
-    pieces = -(-blocks * 64 // 256)
-    ops = 4 * rows * heads * d * blocks * 64
+    reach = body.type(node.operands[3]).shape[1] * int(node.attr("page"))
+    pieces = -(-reach // 256)
+    ops = 4 * rows * heads * d * reach
     scratch = attention_scratch(d, heads // kv_heads)
     obj = (KernelObject("attention.cpp", (f"LW_KV={kv.dtype}",), attention_symbols(kv.dtype)),)
     reads, outs = _operands(body), tuple(range(len(body.outputs)))
@@ -315,6 +315,8 @@ def take_call(body: Graph) -> Selection | str:
     if len(inner) != 1 or body.nodes[inner[0]].op not in CALLS:
         return "no op of its own function"
     op = body.nodes[inner[0]].op
+    if any(is_format(t.dtype) for t in call_types(body)[0]):
+        return "rows of 8 bits: kv_write has them"
     outs = tuple(range(len(body.outputs)))
     stage = Stage("call", "split", _operands(body), outs, "", (),
                   CALLS[op].scratch(*call_types(body)))  # fmt: skip

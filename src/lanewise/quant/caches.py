@@ -35,6 +35,28 @@ def decode(codes: NDArray[np.int8], scale: NDArray[np.float16]) -> NDArray[np.fl
     return np.asarray(codes.astype(np.float32) * wide, np.float32)
 
 
+def recode(values: Array) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    """What a cache that holds these values may hold them as: `encode`, unless a subnormal scale
+    made the largest code less than 127; then the scale near it that gives every value back."""
+    codes, scale = encode(values)
+    groups = np.asarray(values, np.float32).reshape(*scale.shape, GROUP)
+    for step in range(1, 9):
+        off = (decode(codes, scale).reshape(groups.shape) != groups).any(-1) & ~np.isnan(scale)
+        if not off.any():
+            break
+        for by in (step, -step):
+            near = (scale.view(np.uint16) + np.uint16(by % 65536)).view(np.float16)
+            wide = near.astype(np.float32)[..., None]
+            with np.errstate(all="ignore"):
+                code = np.clip(np.rint(groups / wide), -127, 127)
+            fits = off & (code * wide == groups).all(-1)
+            scale = np.where(fits, near, scale)
+            parts = np.where(fits[..., None], code, codes.reshape(groups.shape))
+            codes = parts.astype(np.int8).reshape(codes.shape)
+            off &= ~fits
+    return codes, scale
+
+
 class CacheArray(np.ndarray[Any, Any]):
     """A q8_0 cache as the interpreter holds it: its values, f32 of the logical shape."""
 

@@ -10,7 +10,8 @@ rank of q and from what is given:
     q [T, H, D]             slots, positions          each row says it itself
 
 All forms become one op, so that they give the same bits.  K and V are states [capacity, kv heads,
-head width], capacity a multiple of 64: pages of 64 positions.  Without `pages` a sequence's
+head width] of f32, f16, bf16 or q8_0, capacity a multiple of `block`: a page holds that many
+positions, 16, 32, or a multiple of 64; the bits do not depend on it.  Without `pages` a sequence's
 positions lie in order; S sequences share the capacity out evenly.
 """
 
@@ -20,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.quant import caches
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
 from lanewise.tensor.ops import reshape
 
 PAGE = 64
+SMALL_PAGES = (16, 32)
 
 
 @checked
@@ -47,16 +50,22 @@ def layer_state(state: State, index: int) -> State:
 def read_state(state: State) -> Tensor:
     """The tensor that a version holds (a copy, made where this stands)."""
     b = builder_of("read_state", state)
+    if state.dtype == "q8_0":
+        b.refuse("state_layout", f"read_state: state {state.root!r} is a cache of 8 bits, in pages",
+                 "from_pages(the bound buffer, layout, 'q8_0')")  # fmt: skip
+        return b.poison(state)
     return b.op("contiguous", (state,), as_="read_state")
 
 
 @checked
-def kv_write(state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions: Tensor) -> State:
-    """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a page table
-    u32 [S, W]: the next version of a cache."""
+def kv_write(
+    state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions: Tensor, block: int = PAGE
+) -> State:
+    """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a table u32
+    [S, W] of pages of `block` positions: the next version of a cache."""
     b = builder_of("kv_write", state, x)
-    places(b, state, table, slots, positions)
-    return b.next_state("kv_write", state, x, table, slots, positions)[0]
+    places(b, state, table, slots, positions, block)
+    return b.next_state("kv_write", state, x, table, slots, positions, page=block)[0]
 
 
 @checked
@@ -84,7 +93,7 @@ def attention(
 
     ``scale``: a number, the name of a declared f32 scalar, or None: head width ** -0.5.
     ``window`` > 0: the last so many positions only; ``softcap`` > 0: c * tanh(score / c).
-    ``pages``: u32 [S, W], blocks of 64 positions.  A row without a position gives 0.
+    ``pages``: u32 [S, W], pages of ``block`` positions.  A row without a position gives 0.
     ``sinks``: f32 [H], a logit of each head that joins the softmax and brings no value.
     """
     b = builder_of("attention", q, k)
@@ -101,7 +110,7 @@ def attention(
         number = 1.0
     more = () if sinks is None else (sinks,)
     out = b.op("attention", (flat, k, v, *rows, *more), scale=float(number), window=window,
-               softcap=float(softcap))  # fmt: skip
+               softcap=float(softcap), page=block)  # fmt: skip
     return out if out.poisoned or out.shape == q.shape else reshape(out, q.shape)
 
 
@@ -113,11 +122,15 @@ def segments(b: Builder, extents: Tensor, rows: int, lengths: Any = None, reach:
         b.watch(extents, rows, "a count", other=lengths)
 
 
-def places(b: Builder, cache: State, table: Tensor, slots: Tensor, positions: Tensor) -> None:
+def places(
+    b: Builder, cache: State, table: Tensor, slots: Tensor, positions: Tensor, block: int
+) -> None:
     """What `strict` looks at in rows that say where they sit."""
-    b.watch(table, cache.shape[0] // PAGE, "a page")
+    if block < 1:  # refused by the op
+        return
+    b.watch(table, cache.shape[0] // block, "a page")
     b.watch(slots, table.shape[0], "a slot", absent=True)
-    b.watch(positions, table.shape[-1] * PAGE, "a position", absent=True)
+    b.watch(positions, table.shape[-1] * block, "a position", absent=True)
 
 
 class _Attention:
@@ -125,6 +138,7 @@ class _Attention:
 
     def __init__(self, b: Builder, q: Tensor, k: State, v: State) -> None:
         self.b, self.q, self.k, self.v = b, q, k, v
+        self.block = PAGE
 
     def refuse(self, code: str, message: str, remedy: str) -> None:
         self.b.refuse(code, f"attention: {message}", remedy)
@@ -137,14 +151,16 @@ class _Attention:
             self.refuse("strided", f"q is a strided view {self.q.type}",
                         "pack it first: attention(contiguous(q), ...)")
             return False
-        if len(self.k.shape) != 3 or self.k.shape[0] % PAGE:
+        if block not in SMALL_PAGES and (block % PAGE or block < 1):
+            self.refuse("attribute", f"block is {block}; a page holds 16, 32 or a multiple of 64 "
+                        "positions", "BlockPool(blocks, 64) and block=64")
+            return False
+        if len(self.k.shape) != 3 or self.k.shape[0] % block:
             self.refuse("shape", f"k is {self.k.type}; it must be [capacity, kv heads, width] with "
-                        "a capacity of whole pages of 64", "round the capacity up; layer_state")
+                        f"a capacity of whole pages of {block}",
+                        "round the capacity up; layer_state")  # fmt: skip
             return False
-        if block != PAGE:
-            self.refuse("attribute", f"block is {block}; pages hold 64 positions",
-                        "BlockPool(blocks, 64) and block=64")
-            return False
+        self.block = block
         return True
 
     def flat(self) -> Tensor:
@@ -173,7 +189,7 @@ class _Attention:
             table = self.table(pages, 1)
             if table is None:
                 return None
-            places(self.b, self.k, table, slots, positions)
+            places(self.b, self.k, table, slots, positions, self.block)
             return table, slots, positions
         if lengths is None:
             self.refuse("missing_operand", "lengths is missing",
@@ -200,7 +216,7 @@ class _Attention:
     def table(self, pages: Tensor | None, sequences: int) -> Tensor | None:
         """The page table [S, W]; in order if none is given."""
         if pages is None:
-            blocks = self.k.shape[0] // PAGE
+            blocks = self.k.shape[0] // self.block
             if blocks % sequences:
                 self.refuse("shape", f"k is {self.k.type}: {blocks} pages do not share out among "
                             f"{sequences} sequences", "bind pages, or change the capacity")
@@ -209,7 +225,7 @@ class _Attention:
             return self.b.constant(order, f"pages.{sequences}.{blocks}")
         if not self.words("pages", pages):
             return None
-        self.b.watch(pages, self.k.shape[0] // PAGE, "a page")
+        self.b.watch(pages, self.k.shape[0] // self.block, "a page")
         return pages if len(pages.shape) == 2 else reshape(pages, (1, pages.shape[0]))
 
     def prefill(
@@ -223,9 +239,9 @@ class _Attention:
         if table is None or first.poisoned:
             return None
         rows = self.q.shape[0]
-        self.b.watch(lengths, table.shape[1] * PAGE + 1, "a length")
+        self.b.watch(lengths, table.shape[1] * self.block + 1, "a length")
         at = self.b.op("prefill_rows", (lengths, first), as_="attention", rows=rows,
-                       reach=table.shape[1] * PAGE)  # fmt: skip
+                       reach=table.shape[1] * self.block)  # fmt: skip
         return table, self.b.constant(np.zeros(rows, np.uint32), f"zeros.{rows}"), at
 
     def ragged(
@@ -246,31 +262,67 @@ class _Attention:
                             "per row", f"declare lengths as [{rows}], or give query_extents")
                 return None
             extents = self.b.constant(np.ones(rows, np.uint32), f"ones.{rows}")
-        segments(self.b, extents, rows, lengths, table.shape[1] * PAGE)
+        segments(self.b, extents, rows, lengths, table.shape[1] * self.block)
         made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", results=2,
-                            rows=rows, reach=table.shape[1] * PAGE)  # fmt: skip
+                            rows=rows, reach=table.shape[1] * self.block)  # fmt: skip
         return None if made[0].poisoned else (table, made[0], made[1])
 
 
-def to_pages(value: Any, layout: str) -> np.ndarray[Any, Any]:
+def _span(layout: str) -> int:
+    """Positions that lie together in a layout of pages."""
+    _, _, span = layout.partition("/")[2].partition("/")
+    return int(span or PAGE)
+
+
+def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
     """A logical state [..., P*64, H, D] as attention's buffers hold it; `layout` is the port's
-    ("pages/k" or "pages/v")."""
+    ("pages/k" or "pages/v", "pages/k/16" for pages of 16).  ``dtype="q8_0"``: f32 values are
+    rounded to what a cache of 8 bits holds, uint8 [..., P*64, H, D / 32 * 34]."""
+    if dtype == "q8_0":
+        return _q8_0_pages(*caches.encode(np.asarray(value, np.float32)), layout)
     *lead, positions, heads, d = value.shape
-    n = len(lead) + 1
-    paged = value.reshape(*lead, positions // PAGE, PAGE, heads, d)
-    order = (1, 2, 0) if layout == "pages/k" else (1, 0, 2)
+    n, span = len(lead) + 1, _span(layout)
+    paged = value.reshape(*lead, positions // span, span, heads, d)
+    order = (1, 2, 0) if layout.startswith("pages/k") else (1, 0, 2)
     return np.ascontiguousarray(paged.transpose(*range(n), *(n + a for a in order))).reshape(
         value.shape
     )
 
 
-def from_pages(raw: Any, layout: str) -> np.ndarray[Any, Any]:
-    """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D]."""
+def from_pages(raw: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
+    """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D], a q8_0 one as f32."""
+    if dtype == "q8_0":
+        return _q8_0_values(raw, layout)
     *lead, positions, heads, d = raw.shape
-    n = len(lead) + 1
-    inner = (heads, d, PAGE) if layout == "pages/k" else (heads, PAGE, d)
-    paged = raw.reshape(*lead, positions // PAGE, *inner)
-    order = (2, 0, 1) if layout == "pages/k" else (1, 0, 2)
+    n, span = len(lead) + 1, _span(layout)
+    keys = layout.startswith("pages/k")
+    inner, order = ((heads, d, span), (2, 0, 1)) if keys else ((heads, span, d), (1, 0, 2))
+    paged = raw.reshape(*lead, positions // span, *inner)
     return np.ascontiguousarray(paged.transpose(*range(n), *(n + a for a in order))).reshape(
         raw.shape
     )
+
+
+def _q8_0_pages(codes: Any, scales: Any, layout: str) -> np.ndarray[Any, Any]:
+    """Each part of a head: its codes, then its scales."""
+    *lead, positions, heads, d = codes.shape
+    parts = -1, _span(layout)
+    planes = [to_pages(x, layout).reshape(parts[0], parts[1] * x.shape[-1]).view(np.uint8)
+              for x in (codes, scales)]  # fmt: skip
+    return np.concatenate(planes, 1).reshape(*lead, positions, heads, d // 32 * 34)
+
+
+def _q8_0_values(raw: Any, layout: str) -> np.ndarray[Any, Any]:
+    *lead, positions, heads, width = raw.shape
+    d, span = width // 34 * 32, _span(layout)
+    parts = raw.reshape(-1, span * width)
+    codes = np.ascontiguousarray(parts[:, : span * d]).view(np.int8)
+    scales = np.ascontiguousarray(parts[:, span * d :]).view(np.float16)
+    shape = (*lead, positions, heads)
+    return caches.decode(from_pages(codes.reshape(*shape, d), layout),
+                         from_pages(scales.reshape(*shape, d // 32), layout))  # fmt: skip
+
+
+def cache_pages(values: Any, layout: str) -> np.ndarray[Any, Any]:
+    """What a q8_0 cache holds, as bytes: unlike `to_pages` it rounds nothing a second time."""
+    return _q8_0_pages(*caches.recode(values), layout)

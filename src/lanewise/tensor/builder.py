@@ -76,6 +76,7 @@ class Builder:
     def _type(self, what: str, dtype: Any, shape: Any, formats: bool) -> Type | None:
         name = dtype.name if isinstance(dtype, DType) else dtype
         known = name in ("f32", "f16", "bf16", "u32", "i32") or (formats and name in BLOCKS)
+        known = known or (name == "q8_0" and what.startswith("state"))
         if not known:
             self.refuse("dtype", f"{what} has dtype {name!r}",
                         f"one of f32, f16, bf16, u32, i32{', or a format' if formats else ''}")
@@ -88,6 +89,10 @@ class Builder:
         if not dims or not good:
             self.refuse("shape", f"{what} has shape {shape!r}",
                         "positive integers; a scalar is (1,)")
+            return None
+        if what.startswith("state") and (len(dims) < 3 or dims[-1] % 32) and name == "q8_0":
+            self.refuse("shape", f"{what} has shape {shape!r}; a cache of 8 bits is [capacity, kv "
+                        "heads, width], width a multiple of 32", "another width, or f16")
             return None
         return Type(name, tuple(int(d) for d in dims))
 

@@ -17,11 +17,12 @@ from lanewise.ir.interp import interpret
 from lanewise.ir.values import QuantArray
 from lanewise.kernels.layout import PANEL, packed_bytes
 from lanewise.plan.program import Constant, Program
+from lanewise.quant.caches import CacheArray
 from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block
 from lanewise.runtime.session import Session
-from lanewise.tensor.attention import from_pages, to_pages
+from lanewise.tensor.attention import cache_pages, from_pages, to_pages
 from lanewise.tensor.binding import Array, Bound, aligned
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.lowering import PAGE
@@ -147,7 +148,9 @@ class Reference:
         for name, array in self._bound.items():
             port = self._ports[name]
             if port.kind == "state" and port.layout != "rows":
-                values[name] = from_pages(array, port.layout)
+                quantised = port.dtype == "q8_0"
+                value = from_pages(array, port.layout, "q8_0" if quantised else "")
+                values[name] = value.view(CacheArray) if quantised else value
             elif port.kind != "output":
                 values[name] = array
             if port.kind == "weight" and array.dtype == np.uint8:
@@ -157,7 +160,8 @@ class Reference:
             self._bound[name][...] = value
         for name, value in result.states.items():
             layout = self._ports[name].layout
-            self._bound[name][...] = value if layout == "rows" else to_pages(value, layout)
+            place = cache_pages if self._ports[name].dtype == "q8_0" else to_pages
+            self._bound[name][...] = value if layout == "rows" else place(value, layout)
 
     def forget(self) -> None:
         """Nothing is kept of what was bound."""

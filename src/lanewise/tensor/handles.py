@@ -157,8 +157,8 @@ class ValueDesc:
 @dataclass(frozen=True, slots=True)
 class PortDesc:
     """A buffer that a plan takes by name; kind: input, weight, state or output.  `layout` says
-    how a state's bytes lie: "rows" (row-major), or the pages of attention: "pages/k", "pages/v"
-    (see `to_pages`)."""
+    how a state's bytes lie: "rows" "pages/k", "pages/v"
+    ("pages/k/16" of pages of 16; see `to_pages`)."""
 
     name: str
     kind: str

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = 64
 PRODUCTS = ("linear", "grouped_linear")
+CACHE_OPS = ("attention", "kv_write", "layer", "scatter_rows")
 
 
 def lower_roots(builder: Builder) -> Graph:
@@ -39,13 +40,14 @@ def lower_roots(builder: Builder) -> Graph:
 
     def change(b: GraphBuilder, index: int, node: Node, refs: dict[Ref, Ref]) -> bool:
         if node.op == "state":
-            layout = {"pages/k": "panels", "pages/v": "rows", "rows": "flat"}[layouts[index]]
+            layout = {"pages/k": "panels", "pages/v": "rows", "rows": "flat"}[layouts[index][:7]]
             attrs = tuple((k, layout if k == "layout" else v) for k, v in node.attrs)
             refs[(index, 0)] = b.add(replace(node, attrs=attrs))[0]
         elif index in packed:
             refs[(index, 0)] = b.add(replace(node, op="weight"))[0]
         elif node.op == "scatter_rows" and graph.states[node.operands[0]].root in caches:
-            refs[(index, 0)] = _cache_write(builder, b, node, refs)
+            layout = layouts[graph.states[node.operands[0]].root]
+            refs[(index, 0)] = _cache_write(builder, b, node, refs, int(layout[8:] or PAGE))
         else:
             return False
         return True
@@ -55,7 +57,7 @@ def lower_roots(builder: Builder) -> Graph:
 
 
 def port_layouts(builder: Builder) -> dict[str, str]:
-    """State -> how its bytes lie: "rows", "pages/k" or "pages/v"."""
+    """State -> how its bytes lie: "rows", "pages/k", "pages/v", or "pages/k/16" of small pages."""
     graph = builder.graph_builder.finish()
     return {graph.nodes[i].name: layout for i, layout in _layouts(builder, graph, []).items()}
 
@@ -88,47 +90,70 @@ def _takes_packed(node: Node, ref: Ref) -> bool:
 
 def _layouts(builder: Builder, graph: Graph, errors: list[LanewiseError]) -> dict[int, str]:
     """Root of a state -> its layout; a state that is used as two kinds is refused."""
-    layouts = {i: "rows" for i, _ in graph.roots("state")}
-    writes: dict[int, str] = {}
+    kinds: dict[int, str] = {}
+    spans: dict[int, int] = {}
+
+    def use(node: Node, operand: int, kind: str) -> None:
+        root = graph.states[node.operands[operand]].root
+        span = min(int(node.attr("page")), PAGE)
+        name, known = graph.nodes[root].name, kinds.setdefault(root, kind)
+        if kind and known and known != kind:
+            errors.append(GraphError(
+                "graph.state_layout", f"attention: state {name!r} is both k and v",
+                place=node.site, remedy="declare two states",
+            ))  # fmt: skip
+        kinds[root] = known or kind
+        if spans.setdefault(root, span) != span:
+            errors.append(GraphError(
+                "graph.state_layout", f"{node.op}: state {name!r} lies in parts of {spans[root]} "
+                f"positions, block says {span}", place=node.site,
+                remedy="give every op of a cache the same block",
+            ))  # fmt: skip
+
     for node in graph.nodes:
         if node.op == "attention":
-            for k, layout in ((1, "pages/k"), (2, "pages/v")):
-                root = graph.states[node.operands[k]].root
-                if layouts[root] not in ("rows", layout):
-                    name = graph.nodes[root].name
-                    errors.append(GraphError(
-                        "graph.state_layout", f"attention: state {name!r} is both k and v",
-                        place=node.site, remedy="declare two states",
-                    ))  # fmt: skip
-                layouts[root] = layout
+            use(node, 1, "k")
+            use(node, 2, "v")
         elif node.op == "kv_write":
-            writes[graph.states[node.operands[0]].root] = "pages/v"
-    for root, layout in writes.items():
-        layouts[root] = layout if layouts[root] == "rows" else layouts[root]
-    allowed = ("attention", "kv_write", "layer", "scatter_rows")
-    for node in graph.nodes:
-        states = [graph.states[r].root for r in node.operands if r in graph.states]
-        for root in states:
-            if layouts[root] != "rows" and node.op not in allowed:
-                errors.append(GraphError(
-                    "graph.state_layout", f"{node.op}: state {graph.nodes[root].name!r} lies in "
-                    "the pages of attention", place=node.site,
-                    remedy="read the bound buffer with `from_pages`",
-                ))  # fmt: skip
+            use(node, 0, "")
+    layouts = {i: "rows" for i, _ in graph.roots("state")}
+    for root, kind in kinds.items():
+        small = "" if spans[root] == PAGE else f"/{spans[root]}"
+        layouts[root] = f"pages/{kind or 'v'}{small}"
+    _read_by_rows(graph, layouts, errors)
     return layouts
 
 
-def _cache_write(builder: Builder, b: GraphBuilder, node: Node, refs: dict[Ref, Ref]) -> Ref:
+def _read_by_rows(graph: Graph, layouts: dict[int, str], errors: list[LanewiseError]) -> None:
+    """Refuse ops that would read a cache's bytes as rows, and rows of 8 bits."""
+    for node in graph.nodes:
+        states = [graph.states[r].root for r in node.operands if r in graph.states]
+        for root in states:
+            name, what = graph.nodes[root].name, ""
+            if layouts[root] != "rows" and node.op not in CACHE_OPS:
+                what, remedy = "lies in the pages of attention", "`from_pages`"
+            elif layouts[root] == "rows" and is_format(graph.nodes[root].types[0].dtype):
+                what, remedy = "is a cache of 8 bits, and no attention reads it", "attention"
+            if what:
+                errors.append(GraphError(
+                    "graph.state_layout", f"{node.op}: state {name!r} {what}", place=node.site,
+                    remedy=f"read the bound buffer with {remedy}",
+                ))  # fmt: skip
+
+
+def _cache_write(
+    builder: Builder, b: GraphBuilder, node: Node, refs: dict[Ref, Ref], page: int
+) -> Ref:
     """scatter_rows into a cache: row r at position ids[r] of a table of pages in order."""
     state, x, ids = (refs[r] for r in node.operands)
-    rows, pages = b.type(x).shape[0], b.type(state).shape[0] // PAGE
+    rows, pages = b.type(x).shape[0], b.type(state).shape[0] // page
     if b.type(x).dtype != "f32":
         x = b.apply("cast", x, dtype="f32")
     if rows > 1:  # the cache's write has no order among rows
         ids = b.apply("last_ids", ids)
     table = _constant(builder, b, np.arange(pages, dtype=np.uint32).reshape(1, -1))
     slots = _constant(builder, b, np.zeros(rows, np.uint32))
-    return b.apply("kv_write", state, x, table, slots, ids)
+    return b.apply("kv_write", state, x, table, slots, ids, page=page)
 
 
 def _constant(builder: Builder, b: GraphBuilder, value: np.ndarray) -> Ref:

@@ -1,8 +1,9 @@
 """Rotary positions and attention over a paged cache.
 
 Rows are ragged: each carries its slot (sequence) and position.  Position p of slot s lies in row
-table[s, p // 64] * 64 + p % 64 of the pool.  What cannot be (a position beyond the table, a slot
-beyond it, a page beyond the pool) is absent: such a row gives zeros.
+table[s, p // page] * page + p % page of the pool; page is 64, or what the op says.  What cannot be
+(a position beyond the table, a slot beyond it, a page beyond the pool) is absent: such a row gives
+zeros.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from lanewise.ir.values import random, rounded, wide
 Types = tuple[Type, ...]
 Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
-PAGE = 64  # positions of a page
-CACHES = ("f16", "f32", "q8_0")  # how keys and values are stored
+PAGE = 64  # positions of a page, if nothing else is said
+SMALL_PAGES = (16, 32)  # and what else there is, beside the multiples of 64
+CACHES = ("f16", "bf16", "f32", "q8_0")  # how keys and values are stored
 _CHUNK = 64  # rows whose scores are held at a time
 
 
@@ -112,15 +114,24 @@ register(
 )  # fmt: skip
 
 
-def want_cache(op: str, operand: str, t: Type) -> None:
-    """A cache of one layer: f16, f32 or q8_0 [P*64, kv heads, head width]."""
+def page_of(op: str, attrs: Attrs) -> int:
+    """The positions of a page: 16, 32 or a multiple of 64."""
+    page = integer(op, attrs, "page", 1)
+    if page not in SMALL_PAGES and page % PAGE:
+        fail("attribute", op, "page", f"is {page}; a page holds 16, 32 or a multiple of 64",
+             f"give {min((16, 32, -(-page // PAGE) * PAGE), key=lambda n: abs(n - page))}")
+    return page
+
+
+def want_cache(op: str, operand: str, t: Type, page: int) -> None:
+    """A cache of one layer: f16, bf16, f32 or q8_0 [P*page, kv heads, head width]."""
     want_dtype(op, operand, t, CACHES)
     if len(t.shape) != 3:
         fail("rank", op, operand, f"is {t}; its rank must be 3",
              "[capacity, kv heads, width]; of several layers take one by `layer_state`")
-    if t.shape[0] % PAGE:
-        fail("shape", op, operand, f"is {t}; its first axis must be pages of {PAGE} positions",
-             f"round the capacity up to {-(-t.shape[0] // PAGE) * PAGE}")  # fmt: skip
+    if t.shape[0] % page:
+        fail("shape", op, operand, f"is {t}; its first axis must be pages of {page} positions",
+             f"round the capacity up to {-(-t.shape[0] // page) * page}")  # fmt: skip
     want_blocks(op, operand, t)
 
 
@@ -136,7 +147,7 @@ def _attention_infer(types: Types, attrs: Attrs) -> Types:
     q, k, v = types[:3]
     want_dtype("attention", "q", q, ("f32",))
     want_rank("attention", "q", q, 3)
-    want_cache("attention", "k", k)
+    want_cache("attention", "k", k, page_of("attention", attrs))
     if k.shape[2] != q.shape[2]:
         fail("shape", "attention", "k", f"is {k}, q is {q}: head widths must be equal",
              f"reshape q to heads of {k.shape[2]}, or declare k and v of width {q.shape[2]}")
@@ -191,18 +202,19 @@ def _attention(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     q, k, v, table, slots, positions = args[:6]
     sinks = wide(args[6]) if len(args) > 6 else None
     out = np.zeros(q.shape, np.float64)
-    blocks, pages = table.shape[1], k.shape[0] // PAGE
-    legal = (positions < blocks * PAGE) & (slots < table.shape[0])
+    size = int(attrs["page"])
+    blocks, pages = table.shape[1], k.shape[0] // size
+    legal = (positions < blocks * size) & (slots < table.shape[0])
     for slot in np.unique(slots[legal]):
         mine = np.flatnonzero(legal & (slots == slot))
         for rows in np.split(mine, range(_CHUNK, len(mine), _CHUNK)):
             span = int(positions[rows].max()) + 1
             seen = _visible(positions[rows].astype(np.int64), span, attrs["window"])
-            page = table[slot, np.arange(span) // PAGE].astype(np.int64)
+            page = table[slot, np.arange(span) // size].astype(np.int64)
             absent = page >= pages
             # a row that would read an absent page is absent
             there: Array = ~np.any(seen & absent, axis=1)
-            index = np.where(absent, 0, page) * PAGE + np.arange(span) % PAGE
+            index = np.where(absent, 0, page) * size + np.arange(span) % size
             keep = rows[there]
             if len(keep):
                 out[keep] = _attend(
@@ -220,12 +232,19 @@ def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ("f16", 3, 1, 5, {"window": 9}),
         ("f32", 2, 2, 4, {"softcap": 2.0}),
         ("q8_0", 4, 2, 32, {"window": 70}),
+        ("bf16", 4, 2, 20, {}),
     ):
         k, v = (random(rng, dtype, (192, kv_heads, d)) for _ in range(2))
         q = random(rng, "f32", (6, heads, d))
         rows = (q, k, v, table, slots, positions)
         yield Sample(rows, {"scale": d**-0.5, **more})
         yield Sample((*rows, 2 * random(rng, "f32", (heads,))), {"scale": d**-0.5, **more})
+    ids = rng.permutation(12)[:10].reshape(2, 5).astype(np.uint32)
+    for page, dtype in ((16, "bf16"), (32, "q8_0"), (16, "f32"), (192, "f16")):
+        k, v = (random(rng, dtype, (192, 2, 32)) for _ in range(2))
+        small = ids % (192 // page) if page > 16 else ids
+        rows = (random(rng, "f32", (6, 4, 32)), k, v, small, slots, positions % (5 * page))
+        yield Sample(rows, {"scale": 0.2, "page": page, "window": 33})
 
 
 _Q, _K = Type("f32", (2, 4, 8)), Type("f16", (128, 2, 8))
@@ -234,9 +253,10 @@ _S = {"scale": 0.25}
 register(
     OpDef(
         "attention", ("q", "k", "v", "table", "slots", "positions", "sinks?"),
-        {"scale": REQUIRED, "window": 0, "softcap": 0.0}, _attention_infer, _attention,
+        {"scale": REQUIRED, "window": 0, "softcap": 0.0, "page": PAGE},
+        _attention_infer, _attention,
         "Row r of q f32 [R, H, D] attends positions 0..positions[r] of slot slots[r] (the last "
-        "`window` of them, if window > 0) in k and v [P*64, Hkv, D]; head h reads kv head "
+        "`window` of them, if window > 0) in k and v [P*page, Hkv, D]; head h reads kv head "
         "h // (H / Hkv); scores are scale * q.k, then softcap * tanh(score / softcap) if > 0; "
         "sinks f32 [H]: a logit of each head that joins the softmax and brings no value",
         "kernel", _attention_samples,
@@ -244,6 +264,10 @@ register(
             Bad((Type("f16", (2, 4, 8)), _K, _K, *_ROWS), _S, "graph.dtype"),
             Bad((Type("f32", (2, 32)), _K, _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("bf16", (128, 2, 8)), _K, *_ROWS), _S, "graph.dtype"),
+            Bad((_Q, Type("u32", (128, 2, 8)), _K, *_ROWS), _S, "graph.dtype"),
+            Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "page": 48}, "graph.attribute"),
+            Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "page": 0}, "graph.attribute"),
+            Bad((_Q, _K, _K, *_ROWS), {"scale": 1.0, "page": 192}, "graph.shape"),
             Bad((_Q, Type("q8_0", (128, 2, 8)), _K, *_ROWS), _S, "graph.shape"),
             Bad((_Q, Type("f16", (3, 128, 2, 8)), _K, *_ROWS), _S, "graph.rank"),
             Bad((_Q, Type("f16", (100, 2, 8)), _K, *_ROWS), _S, "graph.shape"),

@@ -14,7 +14,17 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
-from lanewise.ir.ops.rules import FLOATS, fail, integer, want_dtype, want_rank, want_type
+from lanewise.ir.ops.attention import CACHES
+from lanewise.ir.ops.rules import (
+    FLOATS,
+    fail,
+    integer,
+    want_blocks,
+    want_dtype,
+    want_rank,
+    want_type,
+)  # fmt: skip
+from lanewise.ir.ops.state import stored
 from lanewise.ir.values import DTYPES, random
 
 Types = tuple[Type, ...]
@@ -122,11 +132,13 @@ register(
 
 def _scatter_infer(types: Types, attrs: Attrs) -> Types:
     state, x, ids = types
-    want_dtype("scatter_rows", "state", state, (*FLOATS, "u32"))
+    caches = CACHES if len(state.shape) == 3 else ()
+    want_dtype("scatter_rows", "state", state, (*FLOATS, "u32", *caches))
+    want_blocks("scatter_rows", "state", state)
     if len(state.shape) < 2:
         fail("rank", "scatter_rows", "state", f"is {state}; it must have rows",
              f"declare it as [{state.size}, 1]")  # fmt: skip
-    if x.dtype != state.dtype and not (x.dtype == "f32" and state.dtype in FLOATS):
+    if x.dtype != state.dtype and not (x.dtype == "f32" and state.dtype in (*FLOATS, *caches)):
         fail("dtype", "scatter_rows", "rows", f"is {x}, state is {state}: dtypes must be equal",
              f"cast(rows, {state.dtype!r})" if x.dtype in FLOATS and state.dtype in FLOATS else
              f"declare rows as {state.dtype}")  # fmt: skip
@@ -136,8 +148,7 @@ def _scatter_infer(types: Types, attrs: Attrs) -> Types:
 
 
 def _store(state: Array, x: Array, ids: Array) -> None:
-    with np.errstate(over="ignore"):
-        values = x.astype(state.dtype)
+    values = stored(state, x)
     for row in np.flatnonzero(ids < state.shape[0]):
         state[ids[row]] = values[row]
 
@@ -163,7 +174,8 @@ register(
     OpDef(
         "scatter_rows", ("state", "rows", "ids"), {}, _scatter_infer, _scatter,
         "Row r stored as row ids[r] of a state [C, ...] of the same dtype (f32 rows are rounded to "
-        "a half state's); id >= C writes nothing, the last of equal ids wins; the next version",
+        "a half state's, or a q8_0 one's [C, H, D]); id >= C writes nothing, the last of equal ids "
+        "wins; the next version",
         "kernel", _scatter_samples,
         (
             Bad((Type("f32", (5,)), _R, _I), {}, "graph.rank"),

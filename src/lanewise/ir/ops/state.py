@@ -14,7 +14,7 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
-from lanewise.ir.ops.attention import CACHES, PAGE, want_cache, want_rows
+from lanewise.ir.ops.attention import CACHES, PAGE, page_of, want_cache, want_rows
 from lanewise.ir.ops.rules import FLOATS, INTEGERS, fail, integer, want_dtype, want_type
 from lanewise.ir.values import random
 from lanewise.quant.caches import CacheArray, cache_array
@@ -66,29 +66,37 @@ register(
 
 def _write_infer(types: Types, attrs: Attrs) -> Types:
     state, x = types[:2]
-    want_cache("kv_write", "state", state)
+    want_cache("kv_write", "state", state, page_of("kv_write", attrs))
     want_type("kv_write", "x", x, "f32", (*x.shape[:1], *state.shape[1:]))
     want_rows("kv_write", types[2:], x.shape[0])
     return (state,)
 
 
-def write_rows(state: Array, x: Array, table: Array, slots: Array, positions: Array) -> None:
-    """kv_write in place; of two rows at one position the last wins."""
-    blocks, pages = table.shape[1], state.shape[0] // PAGE
-    legal = np.flatnonzero((positions < blocks * PAGE) & (slots < table.shape[0]))
-    at = positions[legal].astype(np.int64)
-    page = table[slots[legal].astype(np.int64), at // PAGE].astype(np.int64)
-    index = page * PAGE + at % PAGE
+def stored(state: Array, x: Array) -> Array:
+    """What a state holds of rows that are written to it."""
+    if isinstance(state, CacheArray):
+        return cache_array(x)
     with np.errstate(over="ignore"):
-        quantised = isinstance(state, CacheArray)
-        values = cache_array(x) if quantised else x.astype(state.dtype)
-    for row, i in zip(legal[page < pages], index[page < pages], strict=True):
+        return x.astype(state.dtype)
+
+
+def write_rows(
+    state: Array, x: Array, table: Array, slots: Array, positions: Array, *, page: int = PAGE
+) -> None:
+    """kv_write in place; of two rows at one position the last wins."""
+    size, blocks, pages = page, table.shape[1], state.shape[0] // page
+    legal = np.flatnonzero((positions < blocks * size) & (slots < table.shape[0]))
+    at = positions[legal].astype(np.int64)
+    ids = table[slots[legal].astype(np.int64), at // size].astype(np.int64)
+    index = ids * size + at % size
+    values = stored(state, x)
+    for row, i in zip(legal[ids < pages], index[ids < pages], strict=True):
         state[i] = values[row]
 
 
 def _write(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     state = args[0].copy()
-    write_rows(state, *args[1:])
+    write_rows(state, *args[1:], **attrs)
     return (state,)
 
 
@@ -96,9 +104,13 @@ def _write_samples(rng: np.random.Generator) -> Iterator[Sample]:
     table = np.array([[2, 0], [1, 9]], np.uint32)
     slots = np.array([0, 0, 1, 1, 7, 0, 0], np.uint32)
     positions = np.array([0, 65, 63, 64, 1, ABSENT, 128], np.uint32)
-    for dtype, d in (("f16", 3), ("f32", 3), ("q8_0", 64)):
+    for dtype, d, page in (
+        ("f16", 3, 64), ("f32", 3, 64), ("q8_0", 64, 64), ("bf16", 20, 64), ("f16", 5, 32),
+        ("q8_0", 32, 16), ("bf16", 3, 192), ("f32", 17, 16),
+    ):  # fmt: skip
         state = random(rng, dtype, (192, 2, d))
-        yield Sample((state, random(rng, "f32", (7, 2, d)), table, slots, positions))
+        rows = (state, random(rng, "f32", (7, 2, d)), table, slots, positions)
+        yield Sample(rows, {"page": page})
     big = np.full((1, 1, 1), 1e6, "f4")
     zero = np.zeros(1, np.uint32)
     yield Sample((np.zeros((64, 1, 1), "f2"), big, np.zeros((1, 1), np.uint32), zero, zero))
@@ -108,13 +120,16 @@ _C, _X = Type("f16", (128, 2, 8)), Type("f32", (3, 2, 8))
 _ROWS = (Type("u32", (1, 2)), Type("u32", (3,)), Type("u32", (3,)))
 register(
     OpDef(
-        "kv_write", ("state", "x", "table", "slots", "positions"), {}, _write_infer, _write,
+        "kv_write", ("state", "x", "table", "slots", "positions"), {"page": PAGE},
+        _write_infer, _write,
         "Row r of x f32 [R, Hkv, D] stored at positions[r] of slot slots[r] of a cache "
-        "[P*64, Hkv, D], rounded to its dtype; position >= B*64, slot >= S or page >= P writes "
+        "[P*page, Hkv, D], rounded to its dtype; position >= B*page, slot >= S or id >= P writes "
         "nothing; gives the next version",
         "kernel", _write_samples,
         (
-            Bad((Type("bf16", (128, 2, 8)), _X, *_ROWS), {}, "graph.dtype"),
+            Bad((Type("u32", (128, 2, 8)), _X, *_ROWS), {}, "graph.dtype"),
+            Bad((_C, _X, *_ROWS), {"page": 24}, "graph.attribute"),
+            Bad((_C, _X, *_ROWS), {"page": 192}, "graph.shape"),
             Bad((Type("q8_0", (128, 2, 8)), _X, *_ROWS), {}, "graph.shape"),
             Bad((Type("f16", (3, 128, 2, 8)), _X, *_ROWS), {}, "graph.rank"),
             Bad((Type("f16", (100, 2, 8)), _X, *_ROWS), {}, "graph.shape"),

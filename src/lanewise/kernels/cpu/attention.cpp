@@ -1,8 +1,9 @@
-// Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16, f32 or q8_0.
+// Attention over the paged pool, compiled once per cache dtype: -DLW_KV=f16, bf16, f32 or q8_0.
 //
 // Work comes as runs: rows of one slot at consecutive positions, all query heads of a kv head
 // together, so that a block of K or V comes from memory once per run.  A run walks the pieces of
-// 256 positions in order; see attention.h for the recipe.
+// 256 positions in order; see attention.h for the recipe.  Where pages are smaller than a block,
+// widening it brings their parts together: from there on all is one.
 #include "lw_support.h"
 
 #include "attention_tile.h"
@@ -10,19 +11,23 @@
 #define LW_KV_f16 1
 #define LW_KV_f32 2
 #define LW_KV_q8_0 3
+#define LW_KV_bf16 4
 #define LW_CAT2(a, b) a##b
 #define LW_CAT(a, b) LW_CAT2(a, b)
 #define LW_NAME(base) LW_CAT(base, LW_KV)
 #if LW_CAT(LW_KV_, LW_KV) == LW_KV_f16
 typedef uint16_t lw_kv;
 static inline float lw_kv_value(lw_kv a) { return lw_f16_to_f32(a); }
+#elif LW_CAT(LW_KV_, LW_KV) == LW_KV_bf16
+typedef lw_bf16 lw_kv;
+static inline float lw_kv_value(lw_kv a) { return lw_bf16_to_f32((uint16_t)a); }
 #elif LW_CAT(LW_KV_, LW_KV) == LW_KV_f32
 typedef float lw_kv;
 static inline float lw_kv_value(lw_kv a) { return a; }
 #elif LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
 typedef int8_t lw_kv;  // codes; always widened
 #else
-#error "LW_KV must be f16, f32 or q8_0"
+#error "LW_KV must be f16, bf16, f32 or q8_0"
 #endif
 
 namespace {
@@ -73,13 +78,13 @@ int64_t first_seen(const LwAttention* a, int64_t position) {
 bool pages_there(const LwAttention* a, uint32_t slot, int64_t from, int64_t to) {
   const uint32_t* pages = a->table + (int64_t)slot * a->table_width;
   bool good = true;
-  for (int64_t b = from / LW_PAGE; b <= to / LW_PAGE; ++b) good &= (int64_t)pages[b] < a->pages;
+  for (int64_t b = from / a->page; b <= to / a->page; ++b) good &= (int64_t)pages[b] < a->pages;
   return good;
 }
 
 bool row_in_reach(const LwAttention* a, int64_t row) {
   return (int64_t)a->slots[row] < a->slot_count &&
-         (int64_t)a->positions[row] < a->table_width * LW_PAGE;
+         (int64_t)a->positions[row] < a->table_width * a->page;
 }
 
 bool row_present(const LwAttention* a, int64_t row) {
@@ -88,11 +93,22 @@ bool row_present(const LwAttention* a, int64_t row) {
   return pages_there(a, a->slots[row], first_seen(a, p), p);
 }
 
+bool scattered(const LwAttention* a) { return a->page < LW_PAGE; }
+
+// A part of the pool: `span` positions of a head.
+const lw_kv* part_of(const LwAttention* a, const void* pool, int64_t part, int64_t span,
+                     int64_t kvh) {
+  int64_t elements = lw_kv_base(a->d, a->kv_heads, kvh, (uint32_t)part, span);
+  return (const lw_kv*)pool + (sizeof(lw_kv) == 1 ? elements / 32 * 34 : elements);
+}
+
+// A block of 64 positions, which lies together: pages are no smaller.
 const lw_kv* block_of(const LwAttention* a, const void* pool, uint32_t slot, int64_t block,
                       int64_t kvh) {
-  uint32_t page = a->table[(int64_t)slot * a->table_width + block];
-  int64_t elements = lw_kv_base(a->d, a->kv_heads, kvh, page);
-  return (const lw_kv*)pool + (sizeof(lw_kv) == 1 ? elements / 32 * 34 : elements);
+  const uint32_t* pages = a->table + (int64_t)slot * a->table_width;
+  int64_t per = a->page / LW_PAGE;
+  int64_t part = per == 1 ? pages[block] : pages[block / per] * per + block % per;
+  return part_of(a, pool, part, LW_PAGE, kvh);
 }
 
 // Bytes of a block of keys or values of one head; how many blocks ahead memory is asked for them:
@@ -134,6 +150,7 @@ void begin_run(const Run& run) {
 // blocks b0 to b1.  After the last piece come the next head's.
 lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int64_t lines) {
   const LwAttention* a = run.a;
+  if (scattered(a)) return {nullptr, 0};
   int64_t count = b1 - b0 + 1, end = run.position(run.q_rows() - 1) / LW_PAGE + 1, kvh = run.kvh;
   t += run.ahead.blocks;
   const void* pool = t < count || t >= 2 * count ? a->k : a->v;
@@ -149,25 +166,25 @@ lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int64_t
 }
 
 #if LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
-// A block of keys, [d][64] codes and [d / 32][64] scales -> f32 [d][64].
-void widen_k(const lw_kv* k, int64_t d, float* to) {
-  const uint16_t* scales = (const uint16_t*)(k + d * LW_PAGE);
-  for (int64_t g = 0; g < d; g += 32, scales += LW_PAGE)
-    for (int64_t c = 0; c < LW_PAGE; c += VF_N) {
+// A part of keys, [d][span] codes and [d / 32][span] scales -> f32 [d] of stride 64.
+LW_INLINE void widen_k(const lw_kv* k, int64_t d, int64_t span, float* to) {
+  const uint16_t* scales = (const uint16_t*)(k + d * span);
+  for (int64_t g = 0; g < d; g += 32, scales += span)
+    for (int64_t c = 0; c < span; c += VF_N) {
       vf s = vf_load_f16(scales + c);
-      for (int64_t i = g * LW_PAGE + c; i < (g + 32) * LW_PAGE; i += LW_PAGE)
-        vf_store(to + i, vf_mul(vi_to_f(vi_load_i8(k + i)), s));
+      for (int64_t i = g; i < g + 32; ++i)
+        vf_store(to + i * LW_PAGE + c, vf_mul(vi_to_f(vi_load_i8(k + i * span + c)), s));
     }
 }
-void widen_scales(const lw_kv* v, int64_t d, float* to) {
-  const uint16_t* scales = (const uint16_t*)(v + d * LW_PAGE);
-  for (int64_t i = 0; i < LW_PAGE * d / 32; i += VF_N) vf_store(to + i, vf_load_f16(scales + i));
+LW_INLINE void widen_scales(const lw_kv* v, int64_t d, int64_t span, float* to) {
+  const uint16_t* scales = (const uint16_t*)(v + d * span);
+  for (int64_t i = 0; i < span * d / 32; i += VF_N) vf_store(to + i, vf_load_f16(scales + i));
 }
-// A block of values, [64][d] codes and [64][d / 32] scales -> f32 [64][d].
-void widen_v(const lw_kv* v, int64_t d, float* to) {
+// A part of values, [span][d] codes and [span][d / 32] scales -> f32 [span][d].
+LW_INLINE void widen_v(const lw_kv* v, int64_t d, int64_t span, float* to) {
   float wide[LW_PAGE * LW_ATT_D / 32];
-  widen_scales(v, d, wide);
-  for (int64_t i = 0; i < LW_PAGE * d; i += 32) {
+  widen_scales(v, d, span, wide);
+  for (int64_t i = 0; i < span * d; i += 32) {
     vf s = vf_set(wide[i / 32]);
     for (int64_t c = i; c < i + 32; c += VF_N)
       vf_store(to + c, vf_mul(vi_to_f(vi_load_i8(v + c)), s));
@@ -177,7 +194,7 @@ typedef lw_att_keys Keys;
 typedef lw_att_values Values;
 Keys keys_of(const lw_kv* k, int64_t d) { return {k, (const uint16_t*)(k + d * LW_PAGE)}; }
 Values values_of(const lw_kv* v, int64_t d, float* room) {
-  widen_scales(v, d, room);
+  widen_scales(v, d, LW_PAGE, room);
   return {v, room, d};
 }
 Values rows_from(const Values& v, int64_t i) {
@@ -185,7 +202,7 @@ Values rows_from(const Values& v, int64_t i) {
 }
 #else
 // rows x width elements of stride `width` -> f32 of stride `ld`, the tail of a vector +0.
-void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld) {
+LW_INLINE void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld) {
   for (int64_t r = 0; r < rows; ++r, from += width, to += ld) {
     int64_t c = 0;
     for (; c + VF_N <= width; c += VF_N) vf_store(to + c, lw_att_load(from + c));
@@ -195,8 +212,12 @@ void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld
     vf_store(to + c, vf_load(tail));
   }
 }
-void widen_k(const lw_kv* k, int64_t d, float* to) { widen(k, d, LW_PAGE, to, LW_PAGE); }
-void widen_v(const lw_kv* v, int64_t d, float* to) { widen(v, LW_PAGE, d, to, padded(d)); }
+LW_INLINE void widen_k(const lw_kv* k, int64_t d, int64_t span, float* to) {
+  widen(k, d, span, to, LW_PAGE);
+}
+LW_INLINE void widen_v(const lw_kv* v, int64_t d, int64_t span, float* to) {
+  widen(v, span, d, to, padded(d));
+}
 typedef lw_att_plain<lw_kv> Keys, Values;
 Keys keys_of(const lw_kv* k, int64_t) { return {k, LW_PAGE}; }
 Values values_of(const lw_kv* v, int64_t d, float*) { return {v, d}; }
@@ -206,9 +227,24 @@ template <class T> lw_att_plain<T> rows_from(const lw_att_plain<T>& b, int64_t i
   return {b.p + i * b.ld, b.ld};
 }
 
-// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows, which cost as
-// much as two rows; halves never, as their widening hides behind the products of a group.
+// A block as f32 in scratch: K [d][64] or V [64][padded d]; of small pages, those that are there.
+template <void WIDEN(const lw_kv*, int64_t, int64_t, float*)>
+void widen_block(const Run& run, const void* pool, int64_t block, int64_t step) {
+  const LwAttention* a = run.a;
+  float* to = run.s.block;
+  if (!scattered(a)) return WIDEN(block_of(a, pool, run.slot(), block, run.kvh), a->d, LW_PAGE, to);
+  const uint32_t* pages = a->table + (int64_t)run.slot() * a->table_width;
+  for (int64_t at = 0; at < LW_PAGE; at += a->page) {
+    int64_t i = (block * LW_PAGE + at) / a->page;
+    if (i < a->table_width && (int64_t)pages[i] < a->pages)
+      WIDEN(part_of(a, pool, pages[i], a->page, run.kvh), a->d, a->page, to + at * step);
+  }
+}
+
+  if (!scattered(a)) return WIDEN(block_of(a, pool, run.slot(), block, run.kvh), a->d, 64, to);
+// two rows; halves never, as it hides behind the products of a group; small pages always.
 bool widens(const Run& run) {
+  if (scattered(run.a)) return true;
 #if defined(LW_SCALAR)
   return sizeof(lw_kv) < 4 && run.q_rows() > LW_ATT_R;
 #else
@@ -216,24 +252,11 @@ bool widens(const Run& run) {
 #endif
 }
 
-// Walks `n` q rows in groups of at most LW_ATT_R, as equal as can be.
-struct Groups {
-  int64_t i, left;
-  int rows;
-  explicit Groups(int64_t n) : i(0), left(n), rows(0) { size(); }
-  void size() {
-    int32_t n = (int32_t)left;
-    rows = n <= LW_ATT_R ? n : n / ((n + LW_ATT_R - 1) / LW_ATT_R);
-  }
-  bool more() const { return left > 0; }
-  void next() { i += rows, left -= rows, size(); }
-};
-
 // Raw score chains of one block into its 64 columns of s.
 template <class B>
 void block_scores(const Run& run, int64_t block, const B& k, lw_att_ahead ahead) {
   float* s = run.s.s + block % (PIECE / LW_PAGE) * LW_PAGE;
-  for (Groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
+  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
     // columns that the last of these rows sees; the rest stays as it was, and is masked
     int64_t seen = run.position(g.i + g.rows - 1) + 1 - block * LW_PAGE;
     int64_t width = least(LW_PAGE, padded(most(0, seen)));
@@ -256,7 +279,7 @@ template <class B>
 void block_values(const Run& run, int64_t block, const B& v, lw_att_ahead ahead) {
   const lw_att_ahead none = {nullptr, 0};
   int64_t base = block * LW_PAGE;
-  for (Groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
+  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
     int64_t i = g.i, last = i + g.rows - 1;
     int64_t from = most(0, run.first(last) - base);
     int64_t to = least(LW_PAGE, run.position(i) + 1 - base);
@@ -286,13 +309,12 @@ void run_piece(const Run& run, int64_t piece) {
   int64_t b0 = from / LW_PAGE, b1 = last / LW_PAGE;
   bool wide = widens(run);
   for (int64_t b = b0; b <= b1; ++b) {
-    const lw_kv* k = block_of(a, a->k, run.slot(), b, run.kvh);
     lw_att_ahead ahead = ahead_of(run, b0, b1, b - b0, run.ahead.k_lines);
-    if (wide) widen_k(k, d, s.block);
+    if (wide) widen_block<widen_k>(run, a->k, b, 1);
     if (wide)
       block_scores(run, b, Wide{s.block, LW_PAGE}, ahead);
     else
-      block_scores(run, b, keys_of(k, d), ahead);
+      block_scores(run, b, keys_of(block_of(a, a->k, run.slot(), b, run.kvh), d), ahead);
   }
   for (int64_t i = 0; i < n; ++i) {
     int64_t begin = most(0, run.first(i) - base), end = least(PIECE, run.position(i) + 1 - base);
@@ -305,14 +327,14 @@ void run_piece(const Run& run, int64_t piece) {
     for (int64_t c = 0; c < padded(d); c += VF_N) vf_store(s.o + i * LD + c, vf_zero());
   }
   for (int64_t b = b0; b <= b1; ++b) {
-    const lw_kv* v = block_of(a, a->v, run.slot(), b, run.kvh);
     lw_att_ahead ahead = ahead_of(run, b0, b1, b1 + 1 + b - 2 * b0, run.ahead.v_lines);
     bool apart = wide || d % VF_N != 0;  // rows that are no whole vectors
-    if (apart) widen_v(v, d, s.block);
+    if (apart) widen_block<widen_v>(run, a->v, b, padded(d));
     if (apart)
       block_values(run, b, Wide{s.block, padded(d)}, ahead);
     else
-      block_values(run, b, values_of(v, d, s.block), ahead);
+      block_values(run, b, values_of(block_of(a, a->v, run.slot(), b, run.kvh), d, s.block),
+                   ahead);
   }
 }
 

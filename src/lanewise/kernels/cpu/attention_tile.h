@@ -30,6 +30,8 @@ constexpr int lw_att_columns(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 
 
 LW_INLINE vf lw_att_load(const float* p) { return vf_load(p); }
 LW_INLINE vf lw_att_load(const uint16_t* p) { return vf_load_f16(p); }
+enum lw_bf16 : uint16_t {};
+LW_INLINE vf lw_att_load(const lw_bf16* p) { return vf_load_bf16((const uint16_t*)p); }
 
 // Matrices [n][columns] that are read as f32, a vector of columns at a time: `group` begins every
 // 32 rows, `next` ends a row, `at` moves to other columns.
@@ -154,6 +156,19 @@ static inline void lw_att_product(int rows, const float* a, int64_t n, const B& 
     default: return lw_att_rows<1>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
   }
 }
+
+// Walks `n` q rows in groups of at most LW_ATT_R, as equal as can be.
+struct lw_att_groups {
+  int64_t i, left;
+  int rows;
+  explicit lw_att_groups(int64_t n) : i(0), left(n), rows(0) { size(); }
+  void size() {
+    int32_t n = (int32_t)left;
+    rows = n <= LW_ATT_R ? n : n / ((n + LW_ATT_R - 1) / LW_ATT_R);
+  }
+  bool more() const { return left > 0; }
+  void next() { i += rows, left -= rows, size(); }
+};
 
 // The lanes of the vector at slot i that lie in [from, to).
 LW_INLINE vm lw_att_seen(int64_t i, int64_t from, int64_t to) {

@@ -159,12 +159,14 @@ LW_INLINE void lw_zero_bytes(uint8_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = 0;
 }
 
-// The page of a position, LW_NO_PAGE where there is none.
-LW_INLINE uint32_t lw_page(const uint32_t* table, uint32_t slots, uint32_t width, uint32_t slot,
-                           uint32_t position, uint32_t pages) {
-  if (slot >= slots || position / 64 >= width) return LW_NO_PAGE;
-  const uint32_t page = table[(uint64_t)slot * width + position / 64];
-  return page < pages ? page : LW_NO_PAGE;
+// The part of the pool that holds a position, LW_NO_PAGE where there is none; pages of `page`
+// positions, `pages` of them.
+LW_INLINE uint32_t lw_part(const uint32_t* table, uint32_t slots, uint32_t width, uint32_t slot,
+                           uint32_t position, uint32_t pages, uint32_t page) {
+  if (slot >= slots || position / page >= width) return LW_NO_PAGE;
+  const uint32_t id = table[(uint64_t)slot * width + position / page];
+  if (id >= pages) return LW_NO_PAGE;
+  return page <= LW_PAGE ? id : id * (page / LW_PAGE) + position % page / LW_PAGE;
 }
 
 // The largest of n logits and the lowest index that has it (columns count from col0).  A NaN or
