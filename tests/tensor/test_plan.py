@@ -9,14 +9,13 @@ import sys
 import threading
 import warnings
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from lanewise import tensor as t
 from lanewise.errors import Refused, RunError, UsageError
 from lanewise.quant.format import FORMATS
-from tests.tensor.support import compile, f32, outputs, run, runtime
+from tests.tensor.support import compile, f32, outputs, run
 
 RNG = np.random.default_rng(1)
 
@@ -133,39 +132,6 @@ def test_a_scalar_has_a_kind():
             made.run(x=x, y=y, n=5)
         made.run(x=x, y=y, n=np.uint32(2))
         assert (y[2:] == 0).all() and np.allclose(y[:2], np.exp(x[:2]), rtol=1e-6)
-
-
-def test_interop_without_a_copy():
-    def record(b: t.Builder) -> None:
-        b.output("y", t.cast(b.input("x", t.bf16, (8,)), t.f32))
-        b.output("z", t.neg(b.input("v", t.f32, (2, 2))))
-
-    class Foreign:  # only DLPack
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **options):
-            return self.array.__dlpack__(**options)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
-    with compile(record) as made:
-        x = f32(RNG, 8).astype(ml_dtypes.bfloat16)
-        y, z = np.zeros(8, np.float32), runtime().buffer(t.f32, (2, 2))
-        raw = bytearray(np.arange(4, dtype=np.float32).tobytes())
-        v = memoryview(raw).cast("f", (2, 2))
-        made.run(x=x, y=y, v=v, z=z)
-        assert (y == x.astype(np.float32)).all() and z.array.tolist() == [[0, -1], [-2, -3]]
-        made.run(x=x, y=y, v=Foreign(np.ones((2, 2), np.float32)), z=z)
-        assert (np.from_dlpack(z) == -1).all()
-        for wrong, code in ((x.view(np.uint16), "run.dtype"), ("text", "run.kind")):
-            with pytest.raises(RunError) as caught:
-                made.run(x=wrong, y=y, v=v, z=z)
-            assert caught.value.code == code
-        z.close()
-        with pytest.raises(RunError, match="closed"):
-            made.run(x=x, y=y, v=v, z=z)
 
 
 def test_packed_weights_follow_the_object_and_repack(plan, values):

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.closing import Closing
 from lanewise.dtypes import DTYPES
 from lanewise.errors import LanewiseError, RunError, collect
 from lanewise.ir.builder import call_site
 from lanewise.quant.format import FORMATS
 from lanewise.tensor.handles import PortDesc, ScalarDesc
+from lanewise.tensor.interop import device_of, from_object
 
 Array = NDArray[Any]
 
 
-class Buffer:
+class Buffer(Closing):
     """Memory of the runtime's, 64-aligned: `array` is its view; bindable by name."""
 
     def __init__(self, array: Array) -> None:
@@ -42,8 +44,29 @@ class Buffer:
         """True once `close` was called."""
         return self._array is None
 
+    def __array__(self, kind: Any = None, copy: bool | None = None) -> Array:
+        """The array itself; another dtype is a copy.  Raises RunError ``run.copy`` where that
+        takes one and ``copy=False``."""
+        if kind is None or np.dtype(kind) == self.array.dtype:
+            return self.array.copy() if copy else self.array
+        if copy is False:
+            raise RunError("run.copy", f"{np.dtype(kind)} of a buffer of {self.array.dtype} is a "
+                           "copy", place=call_site(), remedy="leave copy=False out")
+        return self.array.astype(kind)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.array)  # type: ignore[arg-type]
+
     def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
+        """The array's capsule.  Raises RunError ``run.dlpack`` for bf16, which NumPy has no
+        capsule for."""
+        try:
+            return self.array.__dlpack__(**options)
+        except BufferError as error:
+            raise RunError(
+                "run.dlpack", f"{self.array.dtype}: {error}", place=call_site(),
+                remedy="take its bits: np.from_dlpack(buffer.array.view('uint16'))",
+            ) from None  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -115,13 +138,17 @@ def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = 
 def _foreign(port: PortDesc, value: Any) -> Array:
     if getattr(value, "format", None) == port.dtype and hasattr(value, "data"):
         return value.data
+    elsewhere = device_of(value)
+    if elsewhere is not None:
+        raise _bad("device", port, f"lies on device {elsewhere}, not in this processor's memory",
+                   "bring it here first: x.cpu()")  # fmt: skip
     try:
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        return np.asarray(memoryview(value))
+        return from_object(value, port.dtype == "bf16")
     except (TypeError, ValueError, BufferError, RuntimeError) as e:
-        raise _bad("kind", port, f"is {type(value).__name__}, no array: {e}",
-                   "a NumPy array, a DLPack object, a buffer, or Runtime.buffer") from e
+        raise _bad(
+            "kind", port, f"is {type(value).__name__}, no array that is used where it is: {e}",
+            "a NumPy array, a DLPack object, a buffer, or Runtime.buffer",
+        ) from e
 
 
 def _bad(code: str, port: PortDesc, what: str, remedy: str) -> RunError:
