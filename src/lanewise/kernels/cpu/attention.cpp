@@ -241,7 +241,7 @@ void widen_block(const Run& run, const void* pool, int64_t block, int64_t step) 
   }
 }
 
-  if (!scattered(a)) return WIDEN(block_of(a, pool, run.slot(), block, run.kvh), a->d, 64, to);
+// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows: that costs
 // two rows; halves never, as it hides behind the products of a group; small pages always.
 bool widens(const Run& run) {
   if (scattered(run.a)) return true;
