@@ -232,8 +232,6 @@ def test_int8_matrices_keep_the_error_budget():
     assert (back[2, 32:64] == 0).all() and (rows.reshape(16, 3, 34)[2, 1] == 0).all()
     exact = np.array([127, -64, 3, 0] * 8, np.float32)[None]
     assert (decode(t.quantize_int8(exact)) == exact).all()
-    with pytest.raises(ValueError):
-        t.quantize_int8(np.full((1, 32), 1e9, np.float32))
 
     def record(b: t.Builder) -> None:
         table = t.quantized(b, "w", (16, 96))

@@ -26,6 +26,7 @@ OTHERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "declare_sampling_scalars": {
         "options": (t.SamplingOptions(), t.SamplingOptions(temperature=1.0)), "prefix": ("p.",)},
     "int4": {"name": ("renamed",), "k": (16,), "n": (8,)},
+    "kv_write": {"block": (32, 48)},
     "layer_norm": {"eps": (1e-6,)},
     "layer_state": {"index": (2,)},
     "linear_attention": {"decay": ("before",), "form": ("chunked",)},

@@ -203,6 +203,28 @@ def test_wrong_calls_around_plans(plan):
         assert error.place.startswith(__file__), (name, error)
 
 
+def test_arrays_that_are_prepared_outside_of_plans():
+    """What makes and reads bound bytes refuses by name too."""
+    pages = np.zeros((128, 2, 8), np.float32)
+    nan = np.full((2, 32), np.nan, np.float32)
+    calls: dict[str, tuple[Callable[[], object], str, str]] = {
+        "columns": (lambda: t.quantize_int8(np.ones((2, 40))), "usage.weights", "multiple of 32"),
+        "a vector": (lambda: t.quantize_int8(np.ones(32)), "usage.weights", "[N, K]"),
+        "too large": (lambda: t.quantize_int8(np.full((1, 32), 1e9)), "usage.weights", "scale"),
+        "nan": (lambda: t.quantize_int8(nan), "usage.weights", "finite"),
+        "nan in 4 bits": (lambda: t.quantize_int4(nan), "usage.weights", "finite"),
+        "text": (lambda: t.quantize_int4("w"), "usage.weights", "finite"),
+        "rows": (lambda: t.to_pages(pages, "rows"), "usage.layout", "pages/k"),
+        "no layout": (lambda: t.from_pages(pages, "pages/q"), "usage.layout", "pages/k"),
+        "part of a page": (lambda: t.to_pages(pages[:100], "pages/k"), "usage.layout", "64"),
+        "a list": (lambda: t.from_pages([1, 2], "pages/v"), "usage.layout", "an array"),
+    }  # fmt: skip
+    for name, (call, code, remedy) in calls.items():
+        error = refused(call)
+        assert error.code == code and remedy in error.remedy, (name, error)
+        assert error.place.startswith(__file__), (name, error)
+
+
 def test_a_busy_plan_names_itself_and_what_to_do():
     with t.Runtime("cpu", threads=1) as rt:
         b = rt.builder("busy")

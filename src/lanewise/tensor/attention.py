@@ -17,10 +17,13 @@ positions lie in order; S sequences share the capacity out evenly.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
+from lanewise.errors import UsageError
+from lanewise.ir.builder import call_site
 from lanewise.quant import caches
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
@@ -269,9 +272,25 @@ class _Attention:
 
 
 def _span(layout: str) -> int:
-    """Positions that lie together in a layout of pages."""
-    _, _, span = layout.partition("/")[2].partition("/")
-    return int(span or PAGE)
+    """Positions that lie together in a layout of pages.  Raises UsageError ``usage.layout``."""
+    found = re.fullmatch(r"pages/[kv](?:/([1-9]\d{0,6}))?", str(layout))
+    if found is None:
+        raise _unfit(f"layout is {layout!r}", "the `layout` of a port that attention reads: "
+                     "\"pages/k\" or \"pages/v\"; \"rows\" need nothing")  # fmt: skip
+    return int(found[1] or PAGE)
+
+
+def _whole(x: Any, span: int) -> Any:
+    """An array that is pages of `span` positions."""
+    if not isinstance(x, np.ndarray) or x.ndim < 3 or x.shape[-3] % span:
+        shape = getattr(x, "shape", type(x).__name__)
+        raise _unfit(f"a cache of {shape} is no pages of {span} positions",
+                     f"an array [..., positions, heads, width], positions a multiple of {span}")
+    return x
+
+
+def _unfit(what: str, remedy: str) -> UsageError:
+    return UsageError("usage.layout", what, place=call_site(), remedy=remedy)
 
 
 def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
@@ -280,8 +299,9 @@ def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
     rounded to what a cache of 8 bits holds, uint8 [..., P*64, H, D / 32 * 34]."""
     if dtype == "q8_0":
         return _q8_0_pages(*caches.encode(np.asarray(value, np.float32)), layout)
-    *lead, positions, heads, d = value.shape
-    n, span = len(lead) + 1, _span(layout)
+    span = _span(layout)
+    *lead, positions, heads, d = _whole(value, span).shape
+    n = len(lead) + 1
     paged = value.reshape(*lead, positions // span, span, heads, d)
     order = (1, 2, 0) if layout.startswith("pages/k") else (1, 0, 2)
     return np.ascontiguousarray(paged.transpose(*range(n), *(n + a for a in order))).reshape(
@@ -290,11 +310,13 @@ def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
 
 
 def from_pages(raw: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
-    """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D], a q8_0 one as f32."""
+    """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D], a q8_0 one as f32.
+    Both raise UsageError ``usage.layout``."""
     if dtype == "q8_0":
         return _q8_0_values(raw, layout)
-    *lead, positions, heads, d = raw.shape
-    n, span = len(lead) + 1, _span(layout)
+    span = _span(layout)
+    *lead, positions, heads, d = _whole(raw, span).shape
+    n = len(lead) + 1
     keys = layout.startswith("pages/k")
     inner, order = ((heads, d, span), (2, 0, 1)) if keys else ((heads, span, d), (1, 0, 2))
     paged = raw.reshape(*lead, positions // span, *inner)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.errors import UsageError
+from lanewise.ir.builder import call_site
 from lanewise.ir.ops.rules import is_format
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
@@ -138,23 +140,37 @@ def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
     back, codes to nearest even, clamped to -127..127; a block of zeros has scale 0.
 
     An element is off by at most half a scale, plus what f16 rounding of the scale costs at the
-    clamp.  Raises ValueError for a K that is no multiple of 32 and for numbers that f16 scales
-    cannot hold.
+    clamp.  Raises UsageError ``usage.weights`` for a K that is no multiple of 32 and for numbers
+    that f16 scales cannot hold.
     """
-    *lead, k = np.asarray(w).shape
-    if k % 32:
-        raise ValueError("rows must be whole blocks of 32 finite numbers below 8.3e6")
+    *lead, k = _numbers("quantize_int8", w).shape
+    if k % 32 or not lead:
+        raise _unfit(f"quantize_int8: w is {list(np.shape(w))}", "[N, K] with K a multiple of 32")
     blocks = np.asarray(w, np.float32).reshape(-1, k // 32, 32)
     with np.errstate(over="ignore"):
         scale = (np.abs(blocks).max(-1) / np.float32(127)).astype(np.float16)
     if not np.isfinite(scale.astype(np.float32)).all():
-        raise ValueError("rows must be whole blocks of 32 finite numbers below 8.3e6")
+        raise _unfit("quantize_int8: a number is beyond 8.3e6, which f16 scales cannot hold",
+                     "scale the matrix down, and its products up")  # fmt: skip
     back = scale.astype(np.float32)[..., None]
     codes = np.rint(np.divide(blocks, back, out=np.zeros_like(blocks), where=back > 0))
     out = np.zeros((len(blocks), k // 32, 34), np.uint8)
     out[..., :2] = scale[..., None].view(np.uint8)
     out[..., 2:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
     return out.reshape(*lead, -1)
+
+
+def _numbers(op: str, w: Any) -> np.ndarray[Any, Any]:
+    """An array of finite real numbers."""
+    found = np.asarray(w)
+    kind = found.dtype.kind in "fiu" or found.dtype.name == "bfloat16"
+    if not kind or not found.size or not np.isfinite(found.astype(np.float64)).all():
+        raise _unfit(f"{op}: w holds what is no finite number", "an array of finite floats")
+    return found
+
+
+def _unfit(what: str, remedy: str) -> UsageError:
+    return UsageError("usage.weights", what, place=call_site(), remedy=remedy)
 
 
 @checked
@@ -198,10 +214,12 @@ def quantize_int4(w: Any) -> dict[str, np.ndarray[Any, Any]]:
     """f32 [K, N] as "codes", "scales" and "zeros" (see `Int4`), each element within a 30th of
     its group's range (plus rounding of f32), where f16 planes can say so.
 
+    Raises UsageError ``usage.weights`` for what are no finite numbers.
+
     A zero far from 0 is coarse in f16: the pair (scale, zero) is then searched for, since many
     scales fit within the bound.  A constant group has scale 0 and its number as the zero.
     """
-    flat = np.asarray(w, np.float32).reshape(-1)
+    flat = np.asarray(_numbers("quantize_int4", w), np.float32).reshape(-1)
     groups = -(-flat.size // GROUP)
     scales, zeros = np.zeros(groups, np.float16), np.zeros(groups, np.float16)
     codes = np.zeros(-(-flat.size // 8) * 8, np.uint32)
