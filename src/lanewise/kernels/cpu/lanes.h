@@ -46,6 +46,12 @@ typedef int16_t lw_i16_at __attribute__((vector_size(32), aligned(1), may_alias)
 typedef int8_t lw_i8_at __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint8_t lw_u8_at __attribute__((vector_size(16), aligned(1), may_alias));
 
+#if defined(LW_NEON)
+// A register of such a vector.
+typedef uint32x4_t lw_quarter __attribute__((may_alias));
+typedef uint8x16_t lw_quarter_bytes __attribute__((may_alias));
+#endif
+
 LW_INLINE lw_f32 lw_load(const void* p) { return *(const lw_f32_at*)p; }
 LW_INLINE void lw_store(void* p, lw_f32 v) { *(lw_f32_at*)p = v; }
 LW_INLINE lw_u32 lw_load_bytes(const void* p) { return *(const lw_u32_at*)p; }

@@ -8,8 +8,6 @@
 //    are shifted anyway.
 #pragma once
 
-typedef uint32x4_t LwQuarter __attribute__((may_alias));
-
 // Sums of eight pairs of rows.
 struct LwOctet {
   int32x4_t v[8];
@@ -37,7 +35,7 @@ LW_INLINE void lw_pair_groups(const LwBlock& blk, int g, LwOctet hi[P], LwOctet 
                               const int8x16_t a[W][P]) {
   const lw_u32 even = lw_group<F::KIND>(blk, g), odd = lw_group<F::KIND>(blk, g + 1);
   LW_UNROLL for (int q = 0; q < 4; ++q) {
-    const uint32x4_t e = ((const LwQuarter*)&even)[q], o = ((const LwQuarter*)&odd)[q];
+    const uint32x4_t e = ((const lw_quarter*)&even)[q], o = ((const lw_quarter*)&odd)[q];
     const uint8x16_t w[2] = {vreinterpretq_u8_u32(vzip1q_u32(e, o)),
                              vreinterpretq_u8_u32(vzip2q_u32(e, o))};
     LW_UNROLL for (int r = 0; r < 2; ++r) LW_UNROLL for (int p = 0; p < P; ++p) {
