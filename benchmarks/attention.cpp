@@ -12,11 +12,12 @@ static double now() {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Seconds of one form over items [item0, item1) of each of `count` jobs.
-LW_EXPORT double bench_attention(Form form, const LwAttention* jobs, int64_t count, int64_t item0,
-                                 int64_t item1) {
+// Seconds of one form over items [item0, item1) of each of `count` jobs, `each` bytes apart (trees
+// differ in fields at the end).
+LW_EXPORT double bench_attention(Form form, const char* jobs, int64_t each, int64_t count,
+                                 int64_t item0, int64_t item1) {
   const double start = now();
-  for (int64_t i = 0; i < count; ++i) form(jobs + i, item0, item1);
+  for (int64_t i = 0; i < count; ++i) form((const LwAttention*)(jobs + i * each), item0, item1);
   return now() - start;
 }
 

@@ -31,7 +31,7 @@ from products import huge  # noqa: E402
 
 PAGE, PIECE, TILE = 64, 256, 16
 COLD = 160 << 20  # bytes of cache that no level of the machine's holds
-BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}
+BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of a channel; trees of all ages have these
 
 
 class Attention(ctypes.Structure):
@@ -148,7 +148,8 @@ class Side:
     def seconds(self, form: str, kv: str, jobs: ctypes.Array[Attention], items: range) -> float:
         name = f"lw_attention_{form}_{kv}" if form else f"lw_attention_{kv}"
         call = ctypes.cast(getattr(self.lib, name), ctypes.c_void_p)
-        return float(self.lib.bench_attention(call, jobs, ctypes.c_int64(len(jobs)),
+        each = ctypes.c_int64(ctypes.sizeof(Attention))
+        return float(self.lib.bench_attention(call, jobs, each, ctypes.c_int64(len(jobs)),
                                               ctypes.c_int64(items.start),
                                               ctypes.c_int64(items.stop)))  # fmt: skip
 
