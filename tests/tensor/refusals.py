@@ -312,9 +312,6 @@ STATES = {
     "gates of another size": Row(
         lambda b: recurrent(b, (2,)), "shape", "per token [4]", "alpha",
         lambda b: recurrent(b, (4,))),
-    "gates per channel in chunks": Row(
-        lambda b: recurrent(b, (4, 1, 8), "chunked"), "shape", "per head", "form='recurrent'",
-        lambda b: recurrent(b, (4, 1, 8))),
     "no such form": Row(
         lambda b: recurrent(b, (4,), "parallel"), "attribute", "'parallel'", "'chunked'",
         lambda b: recurrent(b, (4,), "chunked")),

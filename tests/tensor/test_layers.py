@@ -86,57 +86,6 @@ def test_linear_attention_is_the_published_recurrence(decay, alpha, beta):
                 == run(plan, **whole, extents=u32(T, 0, 0))["y"]).all()
 
 
-@pytest.mark.parametrize("decay", ["after", "before"])
-@pytest.mark.parametrize("per_head", [False, True])
-def test_the_chunked_form_is_the_same_recurrence(decay, per_head):
-    """Whole chunks, a part of one, none; one alpha of 0: nothing divides by it."""
-    rows, extents = 60, (33, 0, 16)
-    gate = (rows, H) if per_head else (rows,)
-
-    def record(b: t.Builder) -> None:
-        q, k = (b.input(n, t.f32, (rows, H, KD)) for n in "qk")
-        alpha, beta = (b.input(n, t.f32, gate) for n in ("alpha", "beta"))
-        y, _ = t.linear_attention(
-            q, k, b.input("v", t.f32, (rows, H, VD)), b.state("s", t.f32, (SLOTS, H, VD, KD)),
-            alpha=alpha, beta=beta, query_extents=b.input("extents", t.u32, (SLOTS,)),
-            decay=decay, form="chunked",
-        )  # fmt: skip
-        b.output("y", y)
-
-    rng = np.random.default_rng(4)
-    v = {"q": f32(rng, rows, H, KD), "k": f32(rng, rows, H, KD) / 3,
-         "v": f32(rng, rows, H, VD), "alpha": gates(rng, *gate), "beta": gates(rng, *gate),
-         "s": f32(rng, SLOTS, H, VD, KD)}  # fmt: skip
-    v["alpha"][5] = 0
-    first = {n: a.copy() for n, a in v.items()}
-    want, state = recurrence(first, extents, decay)
-    with compile(record) as plan:
-        y = run(plan, **v, extents=u32(*extents))["y"]
-        assert "linear_attention_chunked" in plan.explain()
-    assert np.abs(y - want).max() < 2e-5 and (y[49:] == 0).all()
-    assert np.abs(v["s"] - state).max() < 2e-5
-    assert (v["s"][1] == first["s"][1]).all()
-
-
-def test_the_chunked_form_refuses_what_it_has_not():
-    def record(form: str, alpha: tuple[int, ...]):
-        def step(b: t.Builder) -> None:
-            q, v = b.input("q", t.f32, (T, H, KD)), b.input("v", t.f32, (T, H, VD))
-            t.linear_attention(
-                q, q, v, b.state("s", t.f32, (SLOTS, H, VD, KD)),
-                alpha=b.input("alpha", t.f32, alpha), beta=b.input("beta", t.f32, (T,)),
-                query_extents=b.input("extents", t.u32, (SLOTS,)), form=form,
-            )  # fmt: skip
-
-        return step
-
-    (unknown,) = refusals(record("parallel", (T,)))
-    assert unknown.code == "graph.attribute" and "'chunked'" in unknown.remedy
-    (channels,) = refusals(record("chunked", (T, H, KD)))
-    assert channels.code == "graph.shape" and "per head" in channels.message
-    assert refusals(record("recurrent", (T, H, KD))) == []
-
-
 def test_conv_ring_goes_on_where_it_stopped():
     taps, width = 4, 33
 

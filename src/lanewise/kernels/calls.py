@@ -76,7 +76,7 @@ CALLS: Final[dict[str, Call]] = {
     "linear_attention_chunked": Call("heads of sequences shared out, 16 rows at once",
         lambda i, o, a: [
             *i[0].shape, i[1].shape[0], len(i[4].shape), len(i[5].shape), a["decay"] == "before"],
-        scratch=lambda i, o, a: 4 * (i[0].shape[2] + 32) * (i[0].shape[3] + 48) + 1024),
+        scratch=lambda i, o, a: 4 * (i[0].shape[2] + 128) * (i[0].shape[3] + 48) + 2048),
     "conv_ring": Call("channels shared out", lambda i, o, a: [*i[0].shape, i[1].shape[0]],
                       scratch=lambda i, o, a: 64),
     "grouped_matmul": Call("columns shared out, experts in order", lambda i, o, a: [

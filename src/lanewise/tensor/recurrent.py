@@ -32,7 +32,7 @@ def linear_attention(
     sequence.  A count of 0 leaves its slot untouched.
 
     ``form="chunked"``: the same by another recipe, quicker for prompts, of other bits: 16 rows at
-    a time, counted from each sequence's first row of the submission; no alpha per channel.
+    a time, counted from each sequence's first row of the submission.
     """
     b = builder_of("linear_attention", q, k, v, state)
     op = {"recurrent": "linear_attention", "chunked": "linear_attention_chunked"}.get(form)

@@ -22,9 +22,7 @@ Attrs = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 
 
-def _linear_infer(
-    types: Types, attrs: Attrs, op: str = "linear_attention", alpha_rank: int = 3
-) -> Types:
+def _linear_infer(types: Types, attrs: Attrs, op: str = "linear_attention") -> Types:
     state, q, k, v, alpha, beta, extents = types
     want_dtype(op, "state", state, ("f32",))
     want_rank(op, "state", state, 4)
@@ -35,20 +33,19 @@ def _linear_infer(
     want_shape(op, "q", q, (rows, heads, inner))
     want_type(op, "k", k, "f32", (rows, heads, inner))
     want_type(op, "v", v, "f32", (rows, heads, width))
-    for name, t, most in (("alpha", alpha, alpha_rank), ("beta", beta, 2)):
+    for name, t, most in (("alpha", alpha, 3), ("beta", beta, 2)):
         want_dtype(op, name, t, ("f32",))
         if len(t.shape) > most or t.shape != (rows, heads, inner)[: len(t.shape)]:
             fail("shape", op, name, f"is {t}; it must be per token [{rows}], per head "
                  f"[{rows},{heads}]{f' or per channel [{rows},{heads},{inner}]' * (most - 2)}",
-                 f"reshape or slice {name} to one of these"
-                 + (": form='recurrent' takes channels" if name == "alpha" and most == 2 else ""))
+                 f"reshape or slice {name} to one of these")
     want_type(op, "extents", extents, "u32", (slots,))
     choice(op, attrs, "decay", ("after", "before"))
     return (state, Type("f32", v.shape))
 
 
 def _chunked_infer(types: Types, attrs: Attrs) -> Types:
-    return _linear_infer(types, attrs, "linear_attention_chunked", 2)
+    return _linear_infer(types, attrs, "linear_attention_chunked")
 
 
 def _linear(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
@@ -112,13 +109,13 @@ register(
 def _chunked_samples(rng: np.random.Generator) -> Iterator[Sample]:
     h, width, inner, rows = 2, 5, 3, 40
     for decay in ("after", "before"):
-        for gate in ((rows,), (rows, h)):
+        for gate in ((rows,), (rows, h), (rows, h, inner)):
             yield Sample(
                 (
                     random(rng, "f32", (3, h, width, inner)), random(rng, "f32", (rows, h, inner)),
                     random(rng, "f32", (rows, h, inner)) / 2,
                     random(rng, "f32", (rows, h, width)), rng.random(gate, np.float32),
-                    rng.random(gate, np.float32), np.array([18, 0, 19], np.uint32),
+                    rng.random(gate[:2], np.float32), np.array([18, 0, 19], np.uint32),
                 ),
                 {"decay": decay},
             )  # fmt: skip
@@ -129,11 +126,11 @@ register(
         "linear_attention_chunked", ("state", "q", "k", "v", "alpha", "beta", "extents"),
         {"decay": REQUIRED}, _chunked_infer, _linear,
         "linear_attention by another recipe, for prompts: rows go 16 at a time from each "
-        "sequence's first; gates [T] or [T, H]",
+        "sequence's first",
         "kernel", _chunked_samples,
         (
             Bad((_S, _Q, _Q, _V, _G, _G, Type("u32", (2,))), _D, "graph.shape"),
-            Bad((_S, _Q, _Q, _V, _Q, _G, _E), _D, "graph.shape"),
+            Bad((_S, _Q, _Q, _V, _G, _Q, _E), _D, "graph.shape"),
             Bad((_S, _Q, _V, _V, _G, _G, _E), _D, "graph.shape"),
             Bad((_S, _Q, _Q, _V, _G, _G, _E), {"decay": "never"}, "graph.attribute"),
         ),
