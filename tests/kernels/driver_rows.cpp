@@ -189,7 +189,12 @@ void attention(const Arg* a) {
     lw_range r = lw_split(items, s, shares);
     (split ? piece : whole)(&t, r.begin, r.end);
   }
-  if (split) merge(&t, 0, t.rows);
+  if (!split) return;
+  items = t.rows * t.heads;
+  for (int32_t s = shares - 1; s >= 0; --s) {
+    lw_range r = lw_split(items, s, shares);
+    merge(&t, r.begin, r.end);
+  }
 }
 
 void sample(const Arg* a) {  // logits, n, temperature, top_k, top_p, min_p, draws, count, tokens, s

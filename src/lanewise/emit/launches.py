@@ -386,8 +386,8 @@ def _attention_items(scene: Scene, kernel: str, kv: str, kv_heads: int) -> list[
         return [f"  const lw_range s = lw_split(rows * {kv_heads} * pieces, t, T);",
                 f"  if (s.begin < s.end) lw_attention_piece_{kv}(&a, s.begin, s.end);"]  # fmt: skip
     if scene.launch.mode == "private":
-        return [f"  lw_attention_merge_{kv}(&a, 0, rows);"]
-    return ["  const lw_range s = lw_split(rows, t, T);",
+        return [f"  lw_attention_merge_{kv}(&a, 0, rows * a.heads);"]
+    return ["  const lw_range s = lw_split(rows * a.heads, t, T);",
             f"  if (s.begin < s.end) lw_attention_merge_{kv}(&a, s.begin, s.end);"]  # fmt: skip
 
 

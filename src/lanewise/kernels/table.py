@@ -224,7 +224,7 @@ def take_attention(body: Graph) -> Selection | str:
     stages = (
         Stage("attention_piece", "split", reads, ("partial",), f"pieces/{rows}", (), scratch, ops),
         Stage("attention_merge", "private" if rows <= PRIVATE_ROWS else "split",
-              (*reads, "partial"), outs, f"rows/{rows}", (), scratch),
+              (*reads, "partial"), outs, f"heads/{rows}", (), scratch),
     )  # fmt: skip
     return Selection("attention_split", "few rows: split over positions, merged in order", stages,
                      obj, (temp,), recipe=recipe)  # fmt: skip

@@ -25,7 +25,7 @@ static inline float lw_kv_value(lw_kv a) { return lw_bf16_to_f32((uint16_t)a); }
 typedef float lw_kv;
 static inline float lw_kv_value(lw_kv a) { return a; }
 #elif LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
-typedef int8_t lw_kv;  // codes; always widened
+typedef int8_t lw_kv;  // codes
 #else
 #error "LW_KV must be f16, bf16, f32 or q8_0"
 #endif
@@ -42,7 +42,7 @@ int64_t padded(int64_t d) { return (d + VF_N - 1) / VF_N * VF_N; }
 // Per thread.  q, s, o: q rows of stride LD; total: the merged outputs; block: one widened K or V.
 // row: of each q row, counted from the run's first.
 struct Scratch {
-  float *q, *s, *o, *total, *block, *m, *sum, *total_m, *total_sum;
+  float *q, *s, *o, *total, *block, *m, *sum, *total_m, *total_sum, *ea, *eb;
   int32_t* row;
 };
 
@@ -66,7 +66,9 @@ Scratch carve(const LwAttention* a) {
   s.sum = s.m + LW_ATT_Q;
   s.total_m = s.sum + LW_ATT_Q;
   s.total_sum = s.total_m + LW_ATT_Q;
-  s.row = (int32_t*)(s.total_sum + LW_ATT_Q);
+  s.ea = s.total_sum + LW_ATT_Q;
+  s.eb = s.ea + LW_ATT_Q;
+  s.row = (int32_t*)(s.eb + LW_ATT_Q);
   return s;
 }
 
@@ -241,8 +243,8 @@ void widen_block(const Run& run, const void* pool, int64_t block, int64_t step) 
   }
 }
 
-// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows: that costs
-// two rows; halves never, as it hides behind the products of a group; small pages always.
+// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows, as they cost
+// a group of rows a fifth more; halves never, as that hides behind the products; small pages always.
 bool widens(const Run& run) {
   if (scattered(run.a)) return true;
 #if defined(LW_SCALAR)
@@ -347,15 +349,19 @@ void run_pieces(const Run& run) {
   int64_t last = run.position(n - 1) / PIECE;
   for (int64_t piece = run.first(0) / PIECE; piece <= last; ++piece) {
     run_piece(run, piece);
+    for (int64_t i = 0; i < n; ++i) {  // rows that see nothing, or nothing before
+      if (s.sum[i] < 0.0f) s.m[i] = s.total_m[i];
+      if (piece == run.first(i) / PIECE) s.total_m[i] = s.m[i];
+    }
+    lw_att_weights(s.total_m, s.m, n, s.ea, s.eb);
     for (int64_t i = 0; i < n; ++i) {
       if (s.sum[i] < 0.0f) continue;
       float *total = s.total + i * LD, *o = s.o + i * LD;
       if (piece == run.first(i) / PIECE) {
-        s.total_m[i] = s.m[i];
         s.total_sum[i] = s.sum[i];
         for (int64_t c = 0; c < width; c += VF_N) vf_store(total + c, vf_load(o + c));
       } else {
-        lw_att_merge(s.total_m + i, s.total_sum + i, total, s.m[i], s.sum[i], o, width);
+        lw_att_merge(s.total_sum + i, total, s.ea[i], s.sum[i], o, s.eb[i], width);
       }
     }
   }
@@ -422,17 +428,28 @@ void tile(const LwAttention* a, int64_t kvh, int64_t row, int64_t end) {
   }
 }
 
-// The pieces of one head of a row, merged ascending, finished into `to`.
+// The pieces of one head of a row, merged ascending, finished into `to`.  The weights of the merges
+// hang on the maxima alone, so they come first, a number of pieces at a time.
 void merge_head(const LwAttention* a, const Scratch& s, int64_t row, int64_t head, float* to) {
-  int64_t p = a->positions[row], first = first_seen(a, p) / PIECE, stride = a->d + 2;
-  const float* part = a->partial + ((row * a->heads + head) * a->pieces + first) * stride;
-  float m = part[0], sum = part[1];
+  int64_t p = a->positions[row], piece = first_seen(a, p) / PIECE, stride = a->d + 2;
+  const float* part = a->partial + ((row * a->heads + head) * a->pieces + piece) * stride;
+  float top = part[0], sum = part[1];
   for (int64_t c = 0; c < a->d; ++c) s.total[c] = part[2 + c];
-  for (int64_t piece = first + 1; piece <= p / PIECE; ++piece) {
-    part += stride;
-    lw_att_merge(&m, &sum, s.total, part[0], part[1], part + 2, a->d);
+  for (++piece; piece <= p / PIECE;) {
+    int64_t n = least(LW_ATT_Q, p / PIECE + 1 - piece);
+    for (int64_t i = 0; i < n; ++i) {
+      s.m[i] = part[(i + 1) * stride];
+      s.total_m[i] = top;
+      top = vf_first(vf_max(vf_set(top), vf_set(s.m[i])));
+    }
+    lw_att_weights(s.total_m, s.m, n, s.ea, s.eb);
+    for (int64_t i = 0; i < n; ++i) {
+      part += stride;
+      lw_att_merge(&sum, s.total, s.ea[i], part[1], part + 2, s.eb[i], a->d);
+    }
+    piece += n;
   }
-  if (a->sinks) lw_att_sink(m, &sum, s.total, a->sinks[head], a->d);
+  if (a->sinks) lw_att_sink(top, &sum, s.total, a->sinks[head], a->d);
   lw_att_finish(to, s.total, sum, a->d);
 }
 
@@ -444,7 +461,7 @@ LW_EXPORT int64_t LW_NAME(lw_attention_items_)(int64_t rows, int64_t kv_heads) {
 
 LW_EXPORT int64_t LW_NAME(lw_attention_scratch_)(int64_t d, int64_t group) {
   (void)d;
-  return (most_q_rows(group) * LD * 4 + LW_PAGE * LW_ATT_D + 5 * LW_ATT_Q) * (int64_t)sizeof(float);
+  return (most_q_rows(group) * LD * 4 + LW_PAGE * LW_ATT_D + 7 * LW_ATT_Q) * (int64_t)sizeof(float);
 }
 
 LW_EXPORT void LW_NAME(lw_attention_)(const LwAttention* a, int64_t item0, int64_t item1) {
@@ -482,19 +499,20 @@ LW_EXPORT void LW_NAME(lw_attention_piece_)(const LwAttention* a, int64_t item0,
 }
 
 LW_EXPORT void LW_NAME(lw_attention_merge_)(const LwAttention* a, int64_t item0, int64_t item1) {
-  int64_t group = a->heads / a->kv_heads, step = heads_at_once(group, 1);
   Scratch s = carve(a);
-  for (int64_t row = item0; row < item1; ++row) {
-    bool present = row_present(a, row) && (int64_t)a->positions[row] / PIECE < a->pieces;
-    for (int64_t h0 = 0, nheads; h0 < a->heads; h0 += nheads) {
-      nheads = least(step, group - h0 % group);
-      if (!present) {
-        deliver_zeros(a, s.o, row, h0, nheads);
-        continue;
-      }
-      float* to = place_for(a, s.o, row, h0);
-      for (int64_t h = 0; h < nheads; ++h) merge_head(a, s, row, h0 + h, to + h * a->d);
-      deliver(a, to, row, h0, nheads);
+  bool present = false;
+  for (int64_t item = item0, row = -1; item < item1; ++item) {
+    if (row != item / a->heads) {
+      row = item / a->heads;
+      present = row_present(a, row) && (int64_t)a->positions[row] / PIECE < a->pieces;
     }
+    int64_t head = item % a->heads;
+    if (!present) {
+      deliver_zeros(a, s.o, row, head, 1);
+      continue;
+    }
+    float* to = place_for(a, s.o, row, head);
+    merge_head(a, s, row, head, to);
+    deliver(a, to, row, head, 1);
   }
 }

@@ -76,7 +76,7 @@ LW_INLINE int64_t lw_attention_partial_floats(int64_t rows, int64_t heads, int64
 //   whole: items = lw_attention_items(rows, kv_heads); an item is a kv head and a tile of rows.
 //          Later tiles see more, so threads should take items in turn (t, t + T, ...).
 //   split: items = rows * kv_heads * pieces (row, kv head, piece), writes `partial`;
-//          after a barrier, merge: items = rows.
+//          after a barrier, merge: items = rows * heads, a head of a row.
 #define LW_ATTENTION_DECLARE(kv)                                                              \
   LW_EXPORT int64_t lw_attention_items_##kv(int64_t rows, int64_t kv_heads);                  \
   LW_EXPORT int64_t lw_attention_scratch_##kv(int64_t d, int64_t group);                      \

@@ -237,18 +237,28 @@ static inline float lw_att_softmax(float* s, int64_t from, int64_t to, float sca
   return lw_sum_tree(lanes);
 }
 
-// (m, sum, o) of the pieces so far, and of the next one: merged into the first.
-static inline void lw_att_merge(float* m, float* sum, float* o, float next_m, float next_sum,
-                                const float* next_o, int64_t width) {
-  vf pair_max = vf_max(vf_set(*m), vf_set(next_m));
-  vf ea = vf_exp(vf_sub(vf_set(*m), pair_max)), eb = vf_exp(vf_sub(vf_set(next_m), pair_max));
-  *m = vf_first(pair_max);
-  *sum = vf_first(vf_fma(vf_set(next_sum), eb, vf_mul(vf_set(*sum), ea)));
-  for (int64_t c = 0; c < width; c += VF_N) {
-    int64_t n = width - c < VF_N ? width - c : VF_N;
-    vf old = vf_mul(vf_load_n(o + c, n), ea);
-    vf_store_n(o + c, vf_fma(vf_load_n(next_o + c, n), eb, old), n);
+// What n pairs of pieces, given by their maxima, are merged with: M = max(a, b), which becomes a,
+// ea = exp(a - M) and eb = exp(b - M).  Whole vectors are read and written.
+static inline void lw_att_weights(float* a, const float* b, int64_t n, float* ea, float* eb) {
+  for (int64_t i = 0; i < n; i += VF_N) {
+    vf old = vf_load(a + i), next = vf_load(b + i), top = vf_max(old, next);
+    vf_store(ea + i, lw_exp_fall<false>(vf_sub(old, top)));
+    vf_store(eb + i, lw_exp_fall<false>(vf_sub(next, top)));
+    vf_store(a + i, top);
   }
+}
+
+// (sum, o) of the pieces so far, and of the next one: merged into the first.
+static inline void lw_att_merge(float* sum, float* o, float ea, float next_sum,
+                                const float* next_o, float eb, int64_t width) {
+  *sum = lw_fmaf(next_sum, eb, *sum * ea);
+  vf a = vf_set(ea), b = vf_set(eb);
+  int64_t c = 0;
+  for (; c + VF_N <= width; c += VF_N)
+    vf_store(o + c, vf_fma(vf_load(next_o + c), b, vf_mul(vf_load(o + c), a)));
+  if (c == width) return;
+  vf old = vf_mul(vf_load_n(o + c, width - c), a);
+  vf_store_n(o + c, vf_fma(vf_load_n(next_o + c, width - c), b, old), width - c);
 }
 
 // The merge with a sink: a last piece of max = sink, sum = 1 and o = 0.
