@@ -6,29 +6,7 @@
 // widening it brings their parts together: from there on all is one.
 #include "lw_support.h"
 
-#include "attention_tile.h"
-
-#define LW_KV_f16 1
-#define LW_KV_f32 2
-#define LW_KV_q8_0 3
-#define LW_KV_bf16 4
-#define LW_CAT2(a, b) a##b
-#define LW_CAT(a, b) LW_CAT2(a, b)
-#define LW_NAME(base) LW_CAT(base, LW_KV)
-#if LW_CAT(LW_KV_, LW_KV) == LW_KV_f16
-typedef uint16_t lw_kv;
-static inline float lw_kv_value(lw_kv a) { return lw_f16_to_f32(a); }
-#elif LW_CAT(LW_KV_, LW_KV) == LW_KV_bf16
-typedef lw_bf16 lw_kv;
-static inline float lw_kv_value(lw_kv a) { return lw_bf16_to_f32((uint16_t)a); }
-#elif LW_CAT(LW_KV_, LW_KV) == LW_KV_f32
-typedef float lw_kv;
-static inline float lw_kv_value(lw_kv a) { return a; }
-#elif LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
-typedef int8_t lw_kv;  // codes
-#else
-#error "LW_KV must be f16, bf16, f32 or q8_0"
-#endif
+#include "attention_kv.h"
 
 namespace {
 
@@ -37,7 +15,6 @@ constexpr int64_t LD = LW_ATT_LD;
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-int64_t padded(int64_t d) { return (d + VF_N - 1) / VF_N * VF_N; }
 
 // Per thread.  q, s, o: q rows of stride LD; total: the merged outputs; block: one widened K or V.
 // row: of each q row, counted from the run's first.
@@ -119,11 +96,13 @@ int64_t block_bytes(const LwAttention* a) {
   return sizeof(lw_kv) == 1 ? a->d * LW_PAGE / 32 * 34 : a->d * LW_PAGE * (int64_t)sizeof(lw_kv);
 }
 struct Ahead {
-  int64_t blocks, k_lines, v_lines, rest;  // lines with each row; those that are left of both
+  int64_t blocks;
+  int32_t k, v;  // lines with each row of keys and of values, in sixteenths
 };
 Ahead ahead_for(const LwAttention* a) {
-  int64_t bytes = block_bytes(a), lines = bytes / 64;
-  return {most(1, (16384 + bytes / 2) / bytes), lines / a->d, lines / LW_PAGE, lines % LW_PAGE};
+  int64_t bytes = block_bytes(a), parts = (bytes + 63) / 64 * 16;
+  return {most(1, (16384 + bytes / 2) / bytes), (int32_t)((parts + a->d - 1) / a->d),
+          (int32_t)(parts / LW_PAGE)};
 }
 
 // A run: rows row0.. of one slot at positions p0.., heads h0.. of kv head kvh.
@@ -150,7 +129,7 @@ void begin_run(const Run& run) {
 
 // What is read `ahead.blocks` after the t-th block of a piece, whose keys and then values are
 // blocks b0 to b1.  After the last piece come the next head's.
-lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int64_t lines) {
+lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int32_t rate) {
   const LwAttention* a = run.a;
   if (scattered(a)) return {nullptr, 0};
   int64_t count = b1 - b0 + 1, end = run.position(run.q_rows() - 1) / LW_PAGE + 1, kvh = run.kvh;
@@ -162,71 +141,7 @@ lw_att_ahead ahead_of(const Run& run, int64_t b0, int64_t b1, int64_t t, int64_t
     ++kvh;
   }
   if (block >= end || kvh >= a->kv_heads || (kvh > run.kvh && run.rows > 1)) return {nullptr, 0};
-  const char* at = (const char*)block_of(a, pool, run.slot(), block, kvh);
-  for (int64_t i = 0; i < run.ahead.rest; ++i, at += 64) __builtin_prefetch(at, 0, 2);
-  return {at, lines};
-}
-
-#if LW_CAT(LW_KV_, LW_KV) == LW_KV_q8_0
-// A part of keys, [d][span] codes and [d / 32][span] scales -> f32 [d] of stride 64.
-LW_INLINE void widen_k(const lw_kv* k, int64_t d, int64_t span, float* to) {
-  const uint16_t* scales = (const uint16_t*)(k + d * span);
-  for (int64_t g = 0; g < d; g += 32, scales += span)
-    for (int64_t c = 0; c < span; c += VF_N) {
-      vf s = vf_load_f16(scales + c);
-      for (int64_t i = g; i < g + 32; ++i)
-        vf_store(to + i * LW_PAGE + c, vf_mul(vi_to_f(vi_load_i8(k + i * span + c)), s));
-    }
-}
-LW_INLINE void widen_scales(const lw_kv* v, int64_t d, int64_t span, float* to) {
-  const uint16_t* scales = (const uint16_t*)(v + d * span);
-  for (int64_t i = 0; i < span * d / 32; i += VF_N) vf_store(to + i, vf_load_f16(scales + i));
-}
-// A part of values, [span][d] codes and [span][d / 32] scales -> f32 [span][d].
-LW_INLINE void widen_v(const lw_kv* v, int64_t d, int64_t span, float* to) {
-  float wide[LW_PAGE * LW_ATT_D / 32];
-  widen_scales(v, d, span, wide);
-  for (int64_t i = 0; i < span * d; i += 32) {
-    vf s = vf_set(wide[i / 32]);
-    for (int64_t c = i; c < i + 32; c += VF_N)
-      vf_store(to + c, vf_mul(vi_to_f(vi_load_i8(v + c)), s));
-  }
-}
-typedef lw_att_keys Keys;
-typedef lw_att_values Values;
-Keys keys_of(const lw_kv* k, int64_t d) { return {k, (const uint16_t*)(k + d * LW_PAGE)}; }
-Values values_of(const lw_kv* v, int64_t d, float* room) {
-  widen_scales(v, d, LW_PAGE, room);
-  return {v, room, d};
-}
-Values rows_from(const Values& v, int64_t i) {
-  return {v.p + i * v.d, v.scales + i * (v.d / 32), v.d};
-}
-#else
-// rows x width elements of stride `width` -> f32 of stride `ld`, the tail of a vector +0.
-LW_INLINE void widen(const lw_kv* from, int64_t rows, int64_t width, float* to, int64_t ld) {
-  for (int64_t r = 0; r < rows; ++r, from += width, to += ld) {
-    int64_t c = 0;
-    for (; c + VF_N <= width; c += VF_N) vf_store(to + c, lw_att_load(from + c));
-    if (c == width) continue;
-    float tail[VF_N];
-    for (int i = 0; i < VF_N; ++i) tail[i] = c + i < width ? lw_kv_value(from[c + i]) : 0.0f;
-    vf_store(to + c, vf_load(tail));
-  }
-}
-LW_INLINE void widen_k(const lw_kv* k, int64_t d, int64_t span, float* to) {
-  widen(k, d, span, to, LW_PAGE);
-}
-LW_INLINE void widen_v(const lw_kv* v, int64_t d, int64_t span, float* to) {
-  widen(v, span, d, to, padded(d));
-}
-typedef lw_att_plain<lw_kv> Keys, Values;
-Keys keys_of(const lw_kv* k, int64_t) { return {k, LW_PAGE}; }
-Values values_of(const lw_kv* v, int64_t d, float*) { return {v, d}; }
-#endif
-typedef lw_att_plain<float> Wide;
-template <class T> lw_att_plain<T> rows_from(const lw_att_plain<T>& b, int64_t i) {
-  return {b.p + i * b.ld, b.ld};
+  return {(const char*)block_of(a, pool, run.slot(), block, kvh), rate};
 }
 
 // A block as f32 in scratch: K [d][64] or V [64][padded d]; of small pages, those that are there.
@@ -243,8 +158,9 @@ void widen_block(const Run& run, const void* pool, int64_t block, int64_t step) 
   }
 }
 
-// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows, as they cost
-// a group of rows a fifth more; halves never, as that hides behind the products; small pages always.
+// Is a block widened to f32 once, in scratch, before it is used?  Codes for many rows, as they
+// cost a group of rows a fifth more; halves never, as that hides behind the products; what lies in
+// small pages always.
 bool widens(const Run& run) {
   if (scattered(run.a)) return true;
 #if defined(LW_SCALAR)
@@ -258,7 +174,7 @@ bool widens(const Run& run) {
 template <class B>
 void block_scores(const Run& run, int64_t block, const B& k, lw_att_ahead ahead) {
   float* s = run.s.s + block % (PIECE / LW_PAGE) * LW_PAGE;
-  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
+  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.rate = 0) {
     // columns that the last of these rows sees; the rest stays as it was, and is masked
     int64_t seen = run.position(g.i + g.rows - 1) + 1 - block * LW_PAGE;
     int64_t width = least(LW_PAGE, padded(most(0, seen)));
@@ -272,8 +188,8 @@ void add_values(const Run& run, int64_t i, int rows, int64_t base, int64_t from,
                 const B& v, const lw_att_ahead& ahead) {
   if (from >= to) return;
   const float* p = run.s.s + i * LD + base % PIECE + from;
-  lw_att_product(rows, p, to - from, rows_from(v, from), run.s.o + i * LD, padded(run.a->d), false,
-                 ahead);
+  lw_att_product(rows, p, to - from, rows_from(v, from), run.s.o + i * LD, padded(run.a->d),
+                 false, ahead);
 }
 
 // One block's values: what all q rows of a group see goes together, the edges by position.
@@ -281,7 +197,7 @@ template <class B>
 void block_values(const Run& run, int64_t block, const B& v, lw_att_ahead ahead) {
   const lw_att_ahead none = {nullptr, 0};
   int64_t base = block * LW_PAGE;
-  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.lines = 0) {
+  for (lw_att_groups g(run.q_rows()); g.more(); g.next(), ahead.rate = 0) {
     int64_t i = g.i, last = i + g.rows - 1;
     int64_t from = most(0, run.first(last) - base);
     int64_t to = least(LW_PAGE, run.position(i) + 1 - base);
@@ -311,7 +227,7 @@ void run_piece(const Run& run, int64_t piece) {
   int64_t b0 = from / LW_PAGE, b1 = last / LW_PAGE;
   bool wide = widens(run);
   for (int64_t b = b0; b <= b1; ++b) {
-    lw_att_ahead ahead = ahead_of(run, b0, b1, b - b0, run.ahead.k_lines);
+    lw_att_ahead ahead = ahead_of(run, b0, b1, b - b0, run.ahead.k);
     if (wide) widen_block<widen_k>(run, a->k, b, 1);
     if (wide)
       block_scores(run, b, Wide{s.block, LW_PAGE}, ahead);
@@ -329,7 +245,7 @@ void run_piece(const Run& run, int64_t piece) {
     for (int64_t c = 0; c < padded(d); c += VF_N) vf_store(s.o + i * LD + c, vf_zero());
   }
   for (int64_t b = b0; b <= b1; ++b) {
-    lw_att_ahead ahead = ahead_of(run, b0, b1, b1 + 1 + b - 2 * b0, run.ahead.v_lines);
+    lw_att_ahead ahead = ahead_of(run, b0, b1, b1 + 1 + b - 2 * b0, run.ahead.v);
     bool apart = wide || d % VF_N != 0;  // rows that are no whole vectors
     if (apart) widen_block<widen_v>(run, a->v, b, padded(d));
     if (apart)
@@ -440,7 +356,7 @@ void merge_head(const LwAttention* a, const Scratch& s, int64_t row, int64_t hea
     for (int64_t i = 0; i < n; ++i) {
       s.m[i] = part[(i + 1) * stride];
       s.total_m[i] = top;
-      top = vf_first(vf_max(vf_set(top), vf_set(s.m[i])));
+      top = top > s.m[i] ? top : s.m[i];
     }
     lw_att_weights(s.total_m, s.m, n, s.ea, s.eb);
     for (int64_t i = 0; i < n; ++i) {
@@ -501,12 +417,11 @@ LW_EXPORT void LW_NAME(lw_attention_piece_)(const LwAttention* a, int64_t item0,
 LW_EXPORT void LW_NAME(lw_attention_merge_)(const LwAttention* a, int64_t item0, int64_t item1) {
   Scratch s = carve(a);
   bool present = false;
-  for (int64_t item = item0, row = -1; item < item1; ++item) {
-    if (row != item / a->heads) {
-      row = item / a->heads;
+  int64_t row = item0 / a->heads, head = item0 % a->heads;
+  for (int64_t item = item0; item < item1; ++item, ++head) {
+    if (head == a->heads) ++row, head = 0;
+    if (item == item0 || head == 0)
       present = row_present(a, row) && (int64_t)a->positions[row] / PIECE < a->pieces;
-    }
-    int64_t head = item % a->heads;
     if (!present) {
       deliver_zeros(a, s.o, row, head, 1);
       continue;

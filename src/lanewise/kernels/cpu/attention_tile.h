@@ -73,18 +73,20 @@ struct lw_att_values {
   LW_ATT_MEMBER lw_att_values at(int64_t c) const { return {p + c, scales + c / 32, d}; }
 };
 
-// What is asked for while a block is worked on: `lines` of 64 bytes with each of its rows.  Into
-// L2, which takes far more requests at a time than L1 (10 -> 17 GB/s measured).
+// What is asked for while a block is worked on, evenly, as memory answers: lines of 64 bytes,
+// `rate` sixteenths of one with each row.  Into L2, which takes far more requests at a time than
+// L1 (10 -> 17 GB/s measured).
 struct lw_att_ahead {
   const char* at;
-  int64_t lines;
+  int32_t rate;
 };
 
 // o[r][c] = fma chain over i < n, ascending, of a[r][i] * b[i][c], from o[r][c] (or 0 if `fresh`):
 // R rows, C vectors of columns.
 template <int R, int C, class B>
 static LW_ATT_MEMBER void lw_att_block(const float* a, int64_t n, B b, float* o, bool fresh,
-                                       lw_att_ahead ahead) {
+                                       lw_att_ahead& ahead) {
+  int32_t due = 0;
   vf acc[R][C], s[C];
 #pragma clang loop unroll(full)
   for (int r = 0; r < R; ++r)
@@ -95,7 +97,7 @@ static LW_ATT_MEMBER void lw_att_block(const float* a, int64_t n, B b, float* o,
     int64_t end = B::GROUPS && n - i > 32 ? i + 32 : n;
     b.template group<C>(s);
     for (; i < end; ++i, b.next()) {
-      LW_ROLL for (int64_t j = 0; j < ahead.lines; ++j, ahead.at += 64)
+      LW_ROLL for (due += ahead.rate; due >= 16; due -= 16, ahead.at += 64)
         __builtin_prefetch(ahead.at, 0, 2);
       if constexpr (C > R) {
         vf x[R];
@@ -130,17 +132,20 @@ static LW_ATT_MEMBER void lw_att_block(const float* a, int64_t n, B b, float* o,
 template <int R, class B>
 static __attribute__((noinline)) void lw_att_rows(const float* a, int64_t n, const B& b, float* o,
                                                   int64_t width, bool fresh, const char* next,
-                                                  int64_t lines) {
-  lw_att_ahead ahead = {next, lines};
+                                                  int32_t rate) {
   constexpr int64_t WIDE = lw_att_columns(R) * VF_N, SOME = LW_ATT_C * VF_N;
+  lw_att_ahead ahead = {next, rate};
+  if (rate && width > WIDE) {
+    int32_t times = (int32_t)((width + WIDE - 1) / WIDE);
+    ahead.rate = (rate + times - 1) / times;
+  }
   int64_t c = 0;
-  for (; c + WIDE <= width; c += WIDE, ahead.lines = 0)
+  for (; c + WIDE <= width; c += WIDE)
     lw_att_block<R, lw_att_columns(R)>(a, n, b.at(c), o + c, fresh, ahead);
   if constexpr (WIDE > SOME)
-    for (; c + SOME <= width; c += SOME, ahead.lines = 0)
+    for (; c + SOME <= width; c += SOME)
       lw_att_block<R, LW_ATT_C>(a, n, b.at(c), o + c, fresh, ahead);
-  for (; c < width; c += VF_N, ahead.lines = 0)
-    lw_att_block<R, 1>(a, n, b.at(c), o + c, fresh, ahead);
+  for (; c < width; c += VF_N) lw_att_block<R, 1>(a, n, b.at(c), o + c, fresh, ahead);
 }
 
 // The same for 1 to LW_ATT_R rows.
@@ -148,12 +153,12 @@ template <class B>
 static inline void lw_att_product(int rows, const float* a, int64_t n, const B& b, float* o,
                                   int64_t width, bool fresh, const lw_att_ahead& ahead) {
   switch (rows) {
-    case 6: return lw_att_rows<6>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
-    case 5: return lw_att_rows<5>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
-    case 4: return lw_att_rows<4>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
-    case 3: return lw_att_rows<3>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
-    case 2: return lw_att_rows<2>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
-    default: return lw_att_rows<1>(a, n, b, o, width, fresh, ahead.at, ahead.lines);
+    case 6: return lw_att_rows<6>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
+    case 5: return lw_att_rows<5>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
+    case 4: return lw_att_rows<4>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
+    case 3: return lw_att_rows<3>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
+    case 2: return lw_att_rows<2>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
+    default: return lw_att_rows<1>(a, n, b, o, width, fresh, ahead.at, ahead.rate);
   }
 }
 
