@@ -269,7 +269,7 @@ void run_pieces(const Run& run) {
       if (s.sum[i] < 0.0f) s.m[i] = s.total_m[i];
       if (piece == run.first(i) / PIECE) s.total_m[i] = s.m[i];
     }
-    lw_att_weights(s.total_m, s.m, n, s.ea, s.eb);
+    if (piece > run.first(0) / PIECE) lw_att_weights(s.total_m, s.m, n, s.ea, s.eb);
     for (int64_t i = 0; i < n; ++i) {
       if (s.sum[i] < 0.0f) continue;
       float *total = s.total + i * LD, *o = s.o + i * LD;
