@@ -250,6 +250,12 @@ DECLARATIONS = {
         lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),
     "an empty axis": Row(
         lambda b: x(b, 4, 0), "shape", "(4, 0)", "positive", lambda b: out(b, t.abs(x(b, 4, 1)))),
+    "more than any memory": Row(
+        lambda b: x(b, 2**30, 2**20), "shape", "2^40 elements", "smaller",
+        lambda b: out(b, t.abs(x(b, 4)))),
+    "a result of more than any memory": Row(
+        lambda b: out(b, t.broadcast(x(b, 1), (2**30, 2**20))), "shape",
+        "broadcast: the result", "smaller", lambda b: out(b, t.broadcast(x(b, 1), (4,)))),
     "a scalar's shape": Row(
         lambda b: x(b), "shape", "()", "a scalar is (1,)", lambda b: out(b, t.abs(x(b, 1)))),
     "a name twice": Row(

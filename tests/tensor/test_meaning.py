@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lanewise import tensor as t
+from lanewise.errors import GraphError
 from tests.tensor.support import compile, f32, run, u32
 
 RNG = np.random.default_rng(5)
@@ -236,3 +237,40 @@ def test_descriptions_declare_and_tell():
         with pytest.raises(AttributeError):
             plan.ports[0].name = "z"  # type: ignore[misc]
         assert (run(plan, x=f32(RNG, 3) * 0 + 1, w=f32(RNG, 3) * 0 + 2)["y"] == 3).all()
+
+
+def test_a_value_has_as_many_outputs_as_one_likes():
+    """Ports, views, states and values, each under several names; each output has its own bytes."""
+
+    def record(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (2, 3))
+        h, s = t.neg(x), b.state("s", t.f32, (4, 3))
+        s = t.scatter_rows(s, x, b.input("ids", t.u32, (2,)))
+        for i in range(3):
+            b.output(f"x{i}", x)
+            b.output(f"h{i}", h)
+            b.output(f"v{i}", t.reshape(h, (6,)))
+            b.output(f"t{i}", t.transpose(x))
+            b.output(f"s{i}", t.read_state(s))
+
+    x, s = f32(RNG, 2, 3), np.zeros((4, 3), np.float32)
+    for target in ("cpu", "reference"):
+        with compile(record, target) as plan:
+            made = run(plan, x=x, ids=u32(3, 0), s=s)
+        want = {"x": x, "h": -x, "v": -x.reshape(6), "t": x.T, "s": s}
+        for name, value in made.items():
+            assert (value == want[name[0]]).all(), (target, name)
+        assert (s[3] == x[0]).all()
+
+
+def test_rows_of_two_counts_do_not_meet():
+    def record(b: t.Builder) -> None:
+        b.scalar("n", "u32")
+        b.scalar("m", "u32")
+        b.output("y", b.input("x", t.f32, (4, 2), live="n") + b.input("z", t.f32, (4, 2), live="m"))
+
+    with pytest.raises(GraphError, match="rows counted by m and n") as caught:
+        compile(record)
+    error = caught.value
+    assert error.code == "graph.live" and error.place.startswith(__file__)
+    assert "one scalar" in error.remedy

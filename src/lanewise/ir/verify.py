@@ -187,7 +187,8 @@ def _live(graph: Graph, depth: int) -> Iterator[GraphError]:
             if len(counts) > 1:
                 yield GraphError(
                     "graph.live", f"rows counted by {' and '.join(sorted(counts))} meet",
-                    place=_place(graph, i), remedy="bring them together by `gather_rows`",
+                    place=_place(graph, i),
+                    remedy="count both by one scalar, or bring them together by `gather_rows`",
                 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from lanewise.ir.graph import Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import BLOCKS
 from lanewise.ir.states import overlap
+from lanewise.ir.verify import MAX_SIZE
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc
 
 if TYPE_CHECKING:
@@ -94,7 +95,14 @@ class Builder:
             self.refuse("shape", f"{what} has shape {shape!r}; a cache of 8 bits is [capacity, kv "
                         "heads, width], width a multiple of 32", "another width, or f16")
             return None
-        return Type(name, tuple(int(d) for d in dims))
+        type = Type(name, tuple(int(d) for d in dims))
+        return None if self._huge(what, type) else type
+
+    def _huge(self, what: str, type: Type) -> bool:
+        if type.size > MAX_SIZE:
+            self.refuse("shape", f"{what} is {type}: more than 2^40 elements",
+                        "a smaller shape")  # fmt: skip
+        return type.size > MAX_SIZE
 
     def _declare(
         self, kind: str, name: Any, dtype: Any, shape: Any, **attrs: Any
@@ -231,7 +239,9 @@ class Builder:
         if refs is not None:
             try:
                 made = self.graph_builder.apply_multi(op, *refs, **attrs)
-                return tuple(Tensor(self, r, self.graph_builder.type(r)) for r in made)
+                types = [self.graph_builder.type(r) for r in made]
+                if not any(self._huge(f"{as_ or op}: the result", type) for type in types):
+                    return tuple(Tensor(self, r, y) for r, y in zip(made, types, strict=True))
             except GraphError as error:
                 message = error.message.replace(f"{op}:", f"{as_ or op}:", 1)
                 self.refuse(error.code.removeprefix("graph."), message, error.remedy)

@@ -187,8 +187,10 @@ def _copies(graph: Graph) -> list[tuple[str, Ref]]:
 
 def _with_copies(graph: Graph, names: list[str]) -> Graph:
     nodes, outputs = list(graph.nodes), list(graph.outputs)
+    last: dict[Ref, Ref] = {}  # a copy of a copy: equal nodes would be one again
     for i, (name, ref) in enumerate(outputs):
         if name in names:
-            nodes.append(Node("contiguous", (ref,), (), (graph.type(ref),)))
-            outputs[i] = (name, (len(nodes) - 1, 0))
+            nodes.append(Node("contiguous", (last.get(ref, ref),), (), (graph.type(ref),)))
+            last[ref] = (len(nodes) - 1, 0)
+            outputs[i] = (name, last[ref])
     return Graph(graph.name, tuple(nodes), tuple(outputs))
