@@ -10,6 +10,7 @@ import numpy as np
 from lanewise.errors import UsageError
 from lanewise.ir.builder import call_site
 from lanewise.ir.ops.rules import is_format
+from lanewise.ir.verify import MAX_SIZE
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor
@@ -176,8 +177,8 @@ def _unfit(what: str, remedy: str) -> UsageError:
 @checked
 def int4(b: Builder, name: str, k: int, n: int) -> Int4:
     """Declare a matrix [k, n] of 4-bit codes: weights `name.codes`, `.scales` and `.zeros`."""
-    if k < 1 or n < 1:
-        b.refuse("shape", f"int4: {name!r} is [{k},{n}]", "positive integers")
+    if k < 1 or n < 1 or k * n > MAX_SIZE:
+        b.refuse("shape", f"int4: {name!r} is [{k},{n}]", "positive integers; up to 2^40 codes")
         none = b.poison()
         return Int4(none, none, none, 0)
     weights = k * n
