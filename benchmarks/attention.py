@@ -31,7 +31,7 @@ from products import huge  # noqa: E402
 
 PAGE, PIECE, TILE = 64, 256, 16
 COLD = 160 << 20  # bytes of cache that no level of the machine's holds
-BYTES = {"f16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of a channel; trees of all ages have these
+BYTES = {"f16": 2.0, "bf16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of a channel; trees of all ages have these
 
 
 class Attention(ctypes.Structure):
