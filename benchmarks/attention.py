@@ -31,7 +31,7 @@ from products import huge  # noqa: E402
 
 PAGE, PIECE, TILE = 64, 256, 16
 COLD = 160 << 20  # bytes of cache that no level of the machine's holds
-BYTES = {"f16": 2.0, "bf16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of a channel; trees of all ages have these
+BYTES = {"f16": 2.0, "bf16": 2.0, "f32": 4.0, "q8_0": 34 / 32}  # of a number
 
 
 class Attention(ctypes.Structure):
@@ -56,16 +56,16 @@ class Ruler(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("bytes", ctypes.c_int64), ("rounds", ctypes.c_int64))
 
 
-def library(tree: Path, isa: str) -> ctypes.CDLL:
-    """The kernels of a tree, the ruler and the loops, for one instruction set."""
+def library(tree: Path, isa: str, kv: str) -> ctypes.CDLL:
+    """The kernels of a tree, the ruler and the loops, for one instruction set and cache."""
     cpu = tree / "src" / "lanewise" / "kernels" / "cpu"
-    key = hashlib.sha256(f"{isa} {native.FLAGS}".encode())
+    key = hashlib.sha256(f"{isa} {kv} {native.FLAGS}".encode())
     for path in sorted([*cpu.glob("*.h"), *cpu.glob("*.cpp"), ROOT / "benchmarks/attention.cpp"]):
         key.update(path.read_bytes())
     out = native.cache_dir() / f"attention-{key.hexdigest()[:20]}.so"
     flags = [*native.TARGETS[isa], *native.FLAGS, f"-I{cpu}"]
-    units = [(cpu / "attention.cpp", f"-DLW_KV={kv}") for kv in BYTES]
-    units += [(cpu / "ruler.cpp", "-DR"), (ROOT / "benchmarks/attention.cpp", "-DB")]
+    units = [(cpu / "attention.cpp", f"-DLW_KV={kv}"), (cpu / "ruler.cpp", "-DR"),
+             (ROOT / "benchmarks/attention.cpp", "-DB")]  # fmt: skip
     if not out.exists():
         parts = [f"{out}.{i}.o" for i in range(len(units))]
         for part, (source, define) in zip(parts, units, strict=True):
@@ -142,8 +142,8 @@ def pool_for(kv: str) -> np.ndarray:
 class Side:
     """The kernels of one tree."""
 
-    def __init__(self, tree: Path, isa: str) -> None:
-        self.lib = library(tree, isa)
+    def __init__(self, tree: Path, isa: str, kv: str) -> None:
+        self.lib = library(tree, isa, kv)
         self.header = (tree / "src/lanewise/kernels/cpu/attention.h").read_text()
 
     def seconds(self, form: str, kv: str, jobs: ctypes.Array[Attention], items: range) -> float:
@@ -232,7 +232,7 @@ def main() -> None:
     for kv in options.kv.split(","):
         pool = pool_for(kv)
         for isa in options.isa.split(","):
-            sides = [Side(tree, isa) for tree in trees]
+            sides = [Side(tree, isa, kv) for tree in trees]
             limits = Limits(sides[0].lib, pool)
             for shape in options.shapes.split(","):
                 heads, kv_heads, d = (int(v) for v in shape.replace("x", "/").split("/"))
