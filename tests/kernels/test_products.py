@@ -220,9 +220,9 @@ def test_quantised_rows(isa: str, kind: str, words: int) -> None:
     v = 128 * v[:, :, 0] + v[:, :, 1] if words == 2 else v[:, :, 0]
     at = -(-nb * 32 * words // 64) * 64
     wide = rows[:, at : at + nb * 64].copy().view(np.int16).reshape(m, nb * 8, 4)
-    s, sv, n32, n16 = (
+    s, sv, n32, n16, n8 = (
         rows[:, at + nb * 64 + o * nb * 4 :][:, : nb * 4 * w].copy()
-        for o, w in ((0, 1), (1, 1), (2, 1), (3, 2))
+        for o, w in ((0, 1), (1, 1), (2, 1), (3, 2), (5, 1))
     )
     sums = want.sums()
     with np.errstate(all="ignore"):
@@ -232,6 +232,7 @@ def test_quantised_rows(isa: str, kind: str, words: int) -> None:
     assert np.array_equal(s.view(np.float32), want.scales, equal_nan=True)
     assert np.array_equal(sv.view(np.float32), product, equal_nan=True)
     assert np.array_equal(n32.view(np.int32), -sums)
+    assert np.array_equal(n8.view(np.int32), -8 * sums)
     halves = want.values.reshape(m, nb * 2, 16).sum(axis=2)
     assert np.array_equal(n16.view(np.int32), -halves)
 

@@ -40,7 +40,10 @@ LW_INLINE void lw_dot(const LwBlock& blk, const LwRows<T>& x, int64_t b, lw_i32 
     __m512i hi[T], lo[T];
     LW_UNROLL for (int t = 0; t < T; ++t) {
       hi[t] = lo[t] = _mm512_setzero_si512();
-      if constexpr (F::OFFSET != 0) {
+      if constexpr (F::OFFSET == 8) {
+        // Loaded into every lane: no work for the units that multiply and shift.
+        lo[t] = _mm512_set1_epi32(((const lw_i32_any*)(x.row[t] + x.plane.n8))[b]);
+      } else if constexpr (F::OFFSET != 0) {
         __m512i n = _mm512_set1_epi32(lw_negsum<F, T>(x, t, b, sub));
         if (W == 2 && F::OFFSET == 128) hi[t] = n;  // 128 * hi: the shift is done anyway
         else lo[t] = _mm512_slli_epi32(n, lw_bias<F>());

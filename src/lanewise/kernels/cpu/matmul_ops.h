@@ -14,6 +14,11 @@ LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)
 enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
+// One word leaves registers for more tokens to share what is unpacked.
+template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
+  return W == 1 && !F::MINS && F::SUBS == 1 ? 8 : 4;
+}
+#define LW_PACKED_TOKENS 1
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
 enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
@@ -38,12 +43,18 @@ template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 2;
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
 #endif
 
+#if !defined(LW_PACKED_TOKENS)
+template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
+  return lw_direct_tokens<F, W>();
+}
+#endif
+
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {
   static constexpr bool PACKED = lw_packed_tiles<F, W>();
   enum { CHUNK = PACKED ? LW_CHAINS * LW_CHAIN : LW_CHAIN };
   enum { PANELS = 1, STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
-  enum { TOKENS = PACKED ? (int)DIRECT : LW_TILE_TOKENS };
+  enum { TOKENS = PACKED ? lw_packed_tokens<F, W>() : (int)LW_TILE_TOKENS };
   enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
 

@@ -8,7 +8,8 @@
 // A row is planes over nb = K/32 blocks, each kernel reading those that it likes:
 //  bytes  int8x2: 32 hi then 32 lo of every block; int8: 32 of every block (padded to 64)
 //  words  int16 v, each 4 of K in the order 0 2 1 3 (what splitting packed bytes into words gives)
-//  s f32[nb]; sv f32[nb] = fl(s * (float)sum v); n32 i32[nb] = -sum v; n16 i32[2 nb], per 16
+//  s f32[nb]; sv f32[nb] = fl(s * (float)sum v); n32 i32[nb] = -sum v; n16 i32[2 nb], per 16;
+//  n8 i32[nb] = -8 sum v, the bias of codes of four bits as it is
 #pragma once
 #include "lanes.h"
 
@@ -18,7 +19,7 @@
 
 // Byte offsets of the planes of a row; W = words per element.
 struct LwActs {
-  int64_t words, s, sv, n32, n16, bytes;
+  int64_t words, s, sv, n32, n16, n8, bytes;
 };
 
 template <int W> LW_INLINE LwActs lw_acts(int64_t k) {
@@ -29,7 +30,8 @@ template <int W> LW_INLINE LwActs lw_acts(int64_t k) {
   a.sv = a.s + nb * 4;
   a.n32 = a.sv + nb * 4;
   a.n16 = a.n32 + nb * 4;
-  a.bytes = lw_align64(a.n16 + nb * 8);
+  a.n8 = a.n16 + nb * 8;
+  a.bytes = lw_align64(a.n8 + nb * 4);
   return a;
 }
 
@@ -72,6 +74,7 @@ template <int W> LW_INLINE void lw_quantize_group(const float* x, int64_t b, int
   *(lw_f32_any*)(p + plane.s + b * 4) = s.f;
   *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)(t0 + t1);
   *(lw_i32_any*)(p + plane.n32 + b * 4) = -(t0 + t1);
+  *(lw_i32_any*)(p + plane.n8 + b * 4) = -8 * (t0 + t1);
   *(lw_i32_any*)(p + plane.n16 + b * 8) = -t0;
   *(lw_i32_any*)(p + plane.n16 + b * 8 + 4) = -t1;
 }
