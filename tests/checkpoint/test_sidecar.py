@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def contents(seed: int = 0) -> dict[str, np.ndarray]:
 def write(path: Path, key: str = KEY, seed: int = 0) -> None:
     with SidecarWriter(path, key) as writer:
         for name, data in contents(seed).items():
-            writer.reserve(name, len(data))[:] = data
+            writer.put(name, data)
         writer.commit().close()
 
 
@@ -87,29 +88,45 @@ def test_what_commit_returns_is_open(path):
 
 
 def test_alignment(path):
-    with SidecarWriter(path, KEY) as writer:
-        for name, size in SIZES.items():
-            memory = writer.reserve(name, size)
-            assert memory.flags.writeable and len(memory) == size
-            assert not size or memory.ctypes.data % 64 == 0
-            assert memory.sum() == 0
-        sidecar = writer.commit()
-    ends = 0
-    for name, blob in sidecar.items():
-        assert blob.offset % (4096 if blob.nbytes > 2 << 20 else 64) == 0
-        assert blob.offset >= ends and blob.offset >= 4096
-        ends = blob.offset + blob.nbytes
-        if blob.nbytes:
-            assert sidecar.map(name).ctypes.data % 64 == 0
-    assert ends < sidecar.size < sum(SIZES.values()) + (64 << 10)
-
-
-def test_memory_beyond_one_slab(path, monkeypatch):
-    monkeypatch.setattr(module, "_SLAB", 1 << 16)
     write(path)
+    ends = 0
+    with opened(path) as sidecar:
+        for name, blob in sidecar.items():
+            assert blob.offset % (4096 if blob.nbytes > 2 << 20 else 64) == 0
+            assert blob.offset >= ends and blob.offset >= 4096
+            ends = blob.offset + blob.nbytes
+            if blob.nbytes:
+                assert sidecar.map(name).ctypes.data % 64 == 0
+        assert ends < sidecar.size < sum(SIZES.values()) + (64 << 10)
+
+
+def test_pieces_in_any_order_from_any_thread(path):
+    """Each name in pieces of 1 to 3 MiB, backwards, two threads."""
+    with SidecarWriter(path, KEY) as writer:
+        rooms = {name: writer.reserve(name, size) for name, size in SIZES.items()}
+        jobs = []
+        for i, (name, data) in enumerate(contents().items()):
+            step = (1 + i % 3) << 20
+            jobs += [(rooms[name], at, data[at : at + step]) for at in range(0, len(data), step)]
+        with ThreadPoolExecutor(2) as workers:
+            list(workers.map(lambda job: job[0].write(*job[1:]), reversed(jobs)))
+        writer.commit().close()
     with opened(path) as sidecar:
         assert_equal(read(sidecar), contents())
-    assert path.stat().st_size < sum(SIZES.values()) + (128 << 10)
+
+
+def test_what_was_not_written_is_not_kept(path):
+    with SidecarWriter(path, KEY) as writer:
+        writer.reserve("a", (1 << 20) + 5).write(1 << 20, b"12345")
+        with pytest.raises(ValueError, match="1 pieces"):
+            writer.commit()
+    assert nothing_left(path)
+    with SidecarWriter(path, KEY) as writer:
+        room = writer.reserve("a", (2 << 20) + 5)
+        for at, size in ((1, 4), (0, 100), (0, (2 << 20) + 6), (-(1 << 20), 1 << 20), (1 << 20, 7)):
+            with pytest.raises(ValueError):
+                room.write(at, bytes(size))
+    assert nothing_left(path)
 
 
 def test_many_blobs_cost_few_descriptors(path):
@@ -245,7 +262,7 @@ def test_without_commit_nothing_stays(path):
         writer.reserve("a", 100)
     assert nothing_left(path)
     with pytest.raises(ZeroDivisionError), SidecarWriter(path, KEY) as writer:
-        writer.reserve("a", 100)[:] = 1 // 0
+        writer.put("a", bytes(1 // 0))
     assert nothing_left(path)
     writer = SidecarWriter(path, KEY)
     writer.abort()
@@ -262,12 +279,12 @@ def test_names_are_taken_once(path):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk(path, monkeypatch, number):
-    def full(fd: int, at: int, nbytes: int) -> None:
+    def full(fd: int, data: bytes, at: int) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(BuildError) as caught, SidecarWriter(path, KEY) as writer:
-        writer.reserve("a", 1 << 20)
+        writer.put("a", bytes(1 << 20))
     assert caught.value.code == "build.disk_full"
     assert caught.value.remedy and caught.value.place == str(path.parent)
     assert nothing_left(path)
@@ -297,7 +314,7 @@ def test_a_limit_on_file_size(path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, old[1]))
         with pytest.raises(BuildError) as caught, SidecarWriter(path, KEY) as writer:
-            writer.reserve("a", 2 << 20)
+            writer.put("a", bytes(2 << 20))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)
@@ -305,8 +322,7 @@ def test_a_limit_on_file_size(path):
     assert nothing_left(path)
 
 
-def test_without_fallocate(path, monkeypatch):
-    monkeypatch.delattr(os, "posix_fallocate")
+def test_without_preadv(path, monkeypatch):
     monkeypatch.delattr(os, "preadv")
     write(path)
     with opened(path) as sidecar:

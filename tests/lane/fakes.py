@@ -57,6 +57,12 @@ class FakeEngine:
 
     output = input
 
+    threads = 2
+
+    def use(self, threads: int) -> None:
+        assert 1 <= threads <= self.threads
+        self.used = threads
+
     def run(self, form: str, scalars: Mapping[str, int]) -> None:
         rows, outs = scalars["rows"], scalars["outs"]
         if len(self.runs) == self.fail_after:

@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
+from lanewise.checkpoint import sidecar
 from lanewise.errors import BuildError, RunError
 from lanewise.ir.graph import Type
 from lanewise.plan.program import Constant, Program
@@ -135,10 +136,13 @@ def test_packed_once(cache_dir: Path, target: CpuTarget, program: Program, where
 def test_thread_count_changes_no_byte(
     cache_dir: Path, target: CpuTarget, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "_PIECE", 64)  # many pieces, also of these small matrices
+    whole = load_constants(program, Given(), "whole", target=target)
+    monkeypatch.setattr(sidecar, "PIECE", 192)  # many pieces, that cut panels, also of these small
+    monkeypatch.setattr(weights, "_PACK", 576)  # matrices
     one = load_constants(program, Given(), "one", target=target, threads=1)
     many = load_constants(program, Given(), "many", target=target, threads=7)
     assert all(np.array_equal(one[n], many[n]) for n in one)
+    assert all(np.array_equal(one[n], whole[n]) for n in one)
 
 
 def test_another_key_is_another_sidecar(
@@ -231,7 +235,7 @@ def test_no_disk(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(BuildError) as e:
         load_constants(program, Given(), "k", target=target)
     assert e.value.code == "build.disk_full"

@@ -8,7 +8,8 @@ Laws:
 - every piece of 1 MiB has a checksum, checked as it is read (it guards against accidents: zeroed
   or torn pages, flipped bits; nothing is synced to disk, so a power cut may leave such a file);
 - blobs begin at multiples of 64 bytes, those over 2 MiB at multiples of 4096;
-- disk space is taken before it is written to: a full disk is an error, not a dead process.
+- it is written by calls, not through a map: a full disk is an error, not a dead process, and
+  pages of the file are never counted as ours.
 
 Layout: one page of header, the blobs, the table (JSON: name, offset, bytes, checksums).
 """
@@ -43,11 +44,10 @@ _MAGIC = b"LWSIDE\r\n"
 _HEADER = struct.Struct("<8sIIQQQ32s")
 _CRC = struct.Struct("<I")
 _PAGE = 4096
-_PIECE = 1 << 20
+PIECE = 1 << 20
 _LARGE = 2 << 20
 _MOST_TABLE = 1 << 28
-# The file is mapped in slabs of this size (a map costs a file descriptor): holes until reserved.
-_SLAB = 256 << 20
+_AT_ONCE = 16 << 20  # bytes of one call of `put` to the system
 _STALE_AFTER = 60.0  # seconds: a temporary file this old that nobody has locked is debris
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -79,7 +79,7 @@ def _bytes_of(buffer: Any) -> memoryview:
 
 
 def _pieces(nbytes: int) -> range:
-    return range(0, nbytes, _PIECE)
+    return range(0, nbytes, PIECE)
 
 
 class Sidecar(Closing, Mapping[str, Blob]):
@@ -149,7 +149,7 @@ class Sidecar(Closing, Mapping[str, Blob]):
             if view.readonly or len(view) != blob.nbytes:
                 raise ValueError(f"{name!r} needs {blob.nbytes} writable bytes, not {len(view)}")
             for at, checksum in zip(_pieces(blob.nbytes), sums, strict=True):
-                tasks.append((name, view[at : at + _PIECE], blob.offset + at, checksum))
+                tasks.append((name, view[at : at + PIECE], blob.offset + at, checksum))
 
         def read(task: tuple[str, memoryview, int, int]) -> None:
             name, view, at, checksum = task
@@ -173,7 +173,7 @@ class Sidecar(Closing, Mapping[str, Blob]):
         found = np.frombuffer(self._map, np.uint8, blob.nbytes, blob.offset)
         if verify:
             for at, checksum in zip(_pieces(blob.nbytes), sums, strict=True):
-                if _checksum(found[at : at + _PIECE]) != checksum:
+                if _checksum(found[at : at + PIECE]) != checksum:
                     raise self.damaged(name, "differ from their checksum")
         return found
 
@@ -254,23 +254,51 @@ def _read_table(fd: int, size: int, key: str) -> dict[str, tuple[Blob, list[int]
     return table
 
 
+class Room:
+    """A reserved place of a sidecar, written in pieces by any threads."""
+
+    def __init__(self, writer: SidecarWriter, blob: Blob) -> None:
+        self.blob = blob
+        self._writer = writer
+        self._sums: list[int | None] = [None] * len(_pieces(blob.nbytes))
+
+    def write(self, at: int, data: Any) -> None:
+        """Bytes from `at` on, a multiple of `PIECE`, ending at another or at the end; they are
+        summed here, while they are near.  Raises BuildError as the writer does."""
+        view = _bytes_of(data)
+        end = at + len(view)
+        if at % PIECE or not 0 <= at <= end <= self.blob.nbytes:
+            raise ValueError(f"bytes {at} to {end} are no pieces of {self.blob.nbytes}")
+        if end % PIECE and end != self.blob.nbytes:
+            raise ValueError(f"{end} is within a piece")
+        self._writer.write(view, self.blob.offset + at)
+        words = np.frombuffer(view, np.uint8)
+        for piece in _pieces(len(view)):
+            self._sums[(at + piece) // PIECE] = _checksum(words[piece : piece + PIECE])
+
+    def sums(self) -> list[int]:
+        """The checksum of every piece; ValueError where one was never written."""
+        found = [s for s in self._sums if s is not None]
+        if len(found) < len(self._sums):
+            raise ValueError(f"{len(self._sums) - len(found)} pieces were not written")
+        return found
+
+
 class SidecarWriter(Closing):
     """Writes a sidecar: reserve, fill, commit.  A context manager: without a commit nothing stays.
 
     Raises BuildError ``build.disk_full`` or ``build.cache_unwritable`` from any method.
 
     with SidecarWriter(path, key) as writer:
-        writer.reserve("w", 1 << 20)[:] = 7
+        writer.put("w", np.full(1 << 20, 7, np.uint8))
         sidecar = writer.commit()
     """
 
     def __init__(self, path: str | os.PathLike[str], key: str) -> None:
         self.path = Path(path)
         self._key = key
-        self._table: dict[str, tuple[Blob, NDArray[np.uint8]]] = {}
+        self._table: dict[str, Room] = {}
         self._end = _PAGE
-        self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._slab_at = 0
         self._fd = -1
         self._temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}.tmp")
         try:
@@ -294,44 +322,38 @@ class SidecarWriter(Closing):
             place=str(self.path.parent), remedy="name a cache folder that you may write to",
         )  # fmt: skip
 
-    def reserve(self, name: str, nbytes: int) -> NDArray[np.uint8]:
-        """Zeroed writable memory of the file, uint8 [nbytes], aligned to 64 bytes (over 2 MiB:
-        4096); fill it before `commit`.  Raises ValueError for a name that was taken."""
+    def reserve(self, name: str, nbytes: int) -> Room:
+        """A place of so many bytes, aligned to 64 bytes of the file (over 2 MiB: 4096); write all
+        of it before `commit`.  Raises ValueError for a name that was taken."""
         if name in self._table or nbytes < 0:
             raise ValueError(f"{name!r} is reserved already, or has {nbytes} bytes")
         offset = _up(self._end, _PAGE if nbytes > _LARGE else 64)
-        try:
-            offset = self._map(offset, nbytes)
-            _allocate(self._fd, offset, nbytes)
-        except OSError as error:
-            raise self._failed(error) from None
-        at = offset - self._slab_at
-        found = self._slab[at : at + nbytes]
-        self._table[name] = (Blob(offset, nbytes), found)
+        found = Room(self, Blob(offset, nbytes))
+        self._table[name] = found
         self._end = offset + nbytes
         return found
 
-    def _map(self, offset: int, nbytes: int) -> int:
-        """Have the slab cover the blob; its offset, moved up where a new slab had to begin."""
-        if offset + nbytes > self._slab_at + len(self._slab):
-            offset = _up(offset, mmap.ALLOCATIONGRANULARITY)
-            length = max(nbytes, _SLAB)
-            os.ftruncate(self._fd, offset + length)
-            self._slab = np.frombuffer(mmap.mmap(self._fd, length, offset=offset), np.uint8)
-            self._slab_at = offset
-        return offset
-
     def put(self, name: str, data: Any) -> None:
-        """Reserve and fill from a contiguous buffer."""
+        """Reserve and write a contiguous buffer."""
         source = _bytes_of(data)
-        self.reserve(name, len(source))[:] = source
+        room = self.reserve(name, len(source))
+        for at in range(0, len(source), _AT_ONCE):
+            room.write(at, source[at : at + _AT_ONCE])
+
+    def write(self, data: memoryview, at: int) -> None:
+        """Bytes of the file, from any thread; refusals of the system are our errors."""
+        try:
+            _write(self._fd, data, at)
+        except OSError as error:
+            raise self._failed(error) from None
 
     def commit(self) -> Sidecar:
-        """Write checksums and table, and rename into place.  The sidecar, open."""
+        """Write checksums and table, and rename into place.  The sidecar, open.  Raises
+        ValueError where a place was not written whole."""
         rows = []
         table: dict[str, tuple[Blob, list[int]]] = {}
-        for name, (blob, data) in self._table.items():
-            sums = [_checksum(data[at : at + _PIECE]) for at in _pieces(blob.nbytes)]
+        for name, room in self._table.items():
+            blob, sums = room.blob, room.sums()
             table[name] = (blob, sums)
             rows.append([name, blob.offset, blob.nbytes, sums])
         text = json.dumps(rows, separators=(",", ":")).encode()
@@ -366,24 +388,13 @@ class SidecarWriter(Closing):
             os.close(self._fd)
             self._fd = -1
         self._table.clear()
-        self._slab = np.empty(0, np.uint8)
 
     def close(self) -> None:
         """As `abort`."""
         self.abort()
 
 
-def _allocate(fd: int, at: int, nbytes: int) -> None:
-    """Take the disk space of that range (who writes to a mapped hole of a full disk is killed)."""
-    if nbytes and hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, at, nbytes)
-        return
-    zeros = bytes(_PIECE)
-    for piece in _pieces(nbytes):
-        _write(fd, zeros[: nbytes - piece], at + piece)
-
-
-def _write(fd: int, data: bytes, at: int) -> None:
+def _write(fd: int, data: bytes | memoryview, at: int) -> None:
     view = memoryview(data)
     while len(view):
         done = os.pwrite(fd, view, at)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.errors import RunError, UsageError
+from lanewise.lane.crowd import Crowd
 from lanewise.lane.form import NOT_FINITE
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.speculate import VERIFY, Pace
@@ -36,6 +37,11 @@ class Engine(Protocol):
     def input(self, form: str, name: str) -> NDArray[Any]: ...
     def output(self, form: str, name: str) -> NDArray[Any]: ...
     def run(self, form: str, scalars: Mapping[str, int]) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    def use(self, threads: int) -> None:
+        """Run on 1 to `threads` of them."""
+        ...
 
 
 class Ports:
@@ -98,6 +104,7 @@ class Runner:
         self._verify_engine = verify_engine
         self._verify: tuple[Engine, Ports] | None = None
         self._clock = clock
+        self._crowd = Crowd(engine.threads)
         self._progress = progress
         self._decode = Ports(engine, DECODE, True)
         self._prefill = Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
@@ -195,7 +202,9 @@ class Runner:
                 began = self._clock()
                 self._run(self._engine, ports, ids, at, stop, last=stop == end)
                 if not told:
-                    self.pace.took(1, self._clock() - began)
+                    took = self._clock() - began
+                    self.pace.took(1, took)
+                    self._crowd.took(took)
                 at = stop
                 if told and self._progress is not None:
                     self._progress("prompt", at, end, "")
@@ -261,6 +270,7 @@ class Runner:
             ports.tokens[:rows] = ids[at:end]
             ports.positions[:rows] = np.arange(at, end)
         ports.out_rows[0] = rows - 1
+        engine.use(self._crowd.threads if rows == 1 else self._crowd.full)
         engine.run(ports.form, {"rows": rows, "outs": int(last)})
         self.held.extend(ids[at:end])
 

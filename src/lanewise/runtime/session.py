@@ -75,6 +75,7 @@ class Session(Closing):
         self._library = library  # keeps the code mapped
         self._pool = pool if pool is not None else shared_pool()
         self.threads = check_threads(self._pool.threads if threads is None else threads)
+        self._used = self.threads
         given = _given(program, constants, states or {}, lent)
         self._given = list(given.values())  # keeps the caller's arrays alive
         buffers = () if lent else range(len(program.buffers))
@@ -217,7 +218,7 @@ class Session(Closing):
                     "run.scalar", f"no value for {', '.join(sorted(self._missing))}",
                     place=f"form {form}", remedy="give every scalar at the first run",
                 )  # fmt: skip
-            self._pool.run(address, self._address, self.threads)
+            self._pool.run(address, self._address, self._used)
         finally:
             lock.release()
 
@@ -239,6 +240,16 @@ class Session(Closing):
                 ) from e  # fmt: skip
         if self._missing:
             self._missing.difference_update(scalars)
+
+    def use(self, threads: int) -> None:
+        """Run on so many of the session's threads, from the next run on; no bit changes.  Raises
+        RunError ``run.threads`` outside of 1 to `threads`."""
+        if not 1 <= threads <= self.threads:
+            raise RunError(
+                "run.threads", f"{threads} threads of {self.threads}",
+                remedy=f"use 1 to {self.threads}",
+            )  # fmt: skip
+        self._used = threads
 
     def tune(self, ahead: int, units: int, chunk: int) -> None:
         """Let products run by other figures (LwTuning of matmul.h; 0: the kernel's own) from the

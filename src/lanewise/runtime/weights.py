@@ -2,9 +2,8 @@
 
 Laws: the sidecar of a program holds every constant as its kernels want it, so that a second start
 reads it and nothing else; it is keyed by the checkpoint's digest, the constants' manifest and the
-packers' sources; a damaged one is noticed by its checksums and made again.  Packing writes into
-the sidecar's own pages, and these are let go before the weights are read into memory, so that
-they are never there twice.
+packers' sources; a damaged one is noticed by its checksums and made again.  Packing goes through
+a small buffer of each thread into the file, so that the weights are never in our memory twice.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.checkpoint.sidecar import Sidecar, SidecarWriter
+from lanewise.checkpoint.sidecar import PIECE, Room, Sidecar, SidecarWriter
 from lanewise.errors import BuildError, RunError
 from lanewise.kernels.layout import PANEL
 from lanewise.plan.program import Constant, Program
@@ -35,7 +36,7 @@ Progress = Callable[[str, int, int, str], object]
 Source = Callable[[str], Any]
 
 _LINE = 64
-_PIECE = 2 << 20  # bytes that one thread packs at a time
+_PACK = 4 * PIECE  # bytes that one thread packs and writes at a time
 _BATCH = 64 << 20  # bytes between two reports of progress
 VERSION = "1"
 
@@ -245,12 +246,27 @@ def let_go(raw: Bytes) -> None:
         owner.madvise(mmap.MADV_DONTNEED, first, length)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of `count` matrices [n, k], one after the other: panels of one, bytes of a panel, of one
+    packed and of one as it comes."""
+
+    count: int
+    n: int
+    k: int
+    panels: int
+    panel: int
+    each: int
+    raw: int
+
+
 class _Packer:
     """The native packer of one format."""
 
     def __init__(self, library: Library, name: str) -> None:
         self._bytes = library.function(f"lw_packed_bytes_{name}", "lll")
         self._pack = library.function(f"lw_pack_{name}", "vppllll")
+        self._local = threading.local()
 
     def size(self, constant: Constant) -> int:
         """Bytes of the packed matrix.  The packer knows best; a manifest that is far off names
@@ -262,22 +278,41 @@ class _Packer:
         return max(size, constant.nbytes)
 
     def __call__(
-        self, constant: Constant, raw: Bytes, out: Bytes, workers: ThreadPoolExecutor
+        self, constant: Constant, raw: Bytes, room: Room, workers: ThreadPoolExecutor
     ) -> None:
         *lead, n, k = constant.type.shape
         count = math.prod(lead)
         _check(constant, raw.nbytes, raw_size(constant))
-        panels = -(-n // PANEL)
-        step = max(1, _PIECE * panels * count // max(1, out.nbytes))
-        to, of = int(self._bytes(n, k)), raw.nbytes // count
+        sizes = _Sizes(count, n, k, -(-n // PANEL), int(self._bytes(2 * PANEL, k)) // 2,
+                       int(self._bytes(n, k)), raw.nbytes // count)  # fmt: skip
+        total = room.blob.nbytes
 
-        def piece(at: tuple[int, int]) -> None:
-            e, first = at
-            into, raws = out.ctypes.data + e * to, raw.ctypes.data + e * of
-            self._pack(raws, into, n, k, first, min(first + step, panels))
+        def piece(first: int) -> None:
+            data = self._piece(sizes, raw, first, min(first + _PACK, total))
+            room.write(first, data)
 
         # list(): wait for all, and raise what any raised.
-        list(workers.map(piece, ((e, p) for e in range(count) for p in range(0, panels, step))))
+        list(workers.map(piece, range(0, total, _PACK)))
+
+    def _piece(self, sizes: _Sizes, raw: Bytes, first: int, end: int) -> Bytes:
+        """Bytes [first, end) of the packed matrices, in this thread's buffer: the panels that they
+        touch, packed whole."""
+        room = end - first + 2 * sizes.panel + _LINE
+        buffer: Bytes | None = getattr(self._local, "buffer", None)
+        if buffer is None or buffer.nbytes < room:
+            buffer = self._local.buffer = np.empty(room, np.uint8)
+        base = -buffer.ctypes.data % _LINE + sizes.panel  # where `first` goes
+        for e in range(first // sizes.each, -(-end // sizes.each)):
+            start = e * sizes.each
+            panels = sizes.panels if e < sizes.count else 0
+            low = max(0, (first - start) // sizes.panel)
+            high = min(panels, -(-(end - start) // sizes.panel))
+            if low < high:
+                into = buffer.ctypes.data + base + start - first
+                self._pack(raw.ctypes.data + e * sizes.raw, into, sizes.n, sizes.k, low, high)
+            full = max(start + panels * sizes.panel, first)  # zeros from here to the next
+            buffer[base + full - first : base + min(end, start + sizes.each) - first] = 0
+        return buffer[base : base + end - first]
 
 
 def _packers(
