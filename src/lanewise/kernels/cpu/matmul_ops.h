@@ -11,8 +11,12 @@ LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)
 
 // Measured (benchmarks/products.py): the smallest figures that lose nothing.
 #if defined(LW_AVX512)
-enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
-template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
+enum { LW_TILE_TOKENS = 8, LW_DIRECT_ROWS = 16 };
+// A scale for each 16 and codes in two parts cost much to unpack: once for all tokens (q6_k, two
+// words: 23 instead of 20 multiply-adds a cycle).
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
+  return W == 1 || F::SUBS == 1;
+}
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
 // One word leaves registers for more tokens to share what is unpacked.
 template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {

@@ -6,8 +6,8 @@
 // lw_chain: one panel, straight from its packed form.  A panel is one forward stream and the next
 // panel follows it, which is what hardware prefetchers want: on Zen 4, two panels in flight or
 // software prefetch were 10 to 50 % slower for one token; only a jump elsewhere is prefetched.
-// lw_tile (not AVX-512, where lw_chain is as fast): from one 512 of K unpacked to int16 words
-// (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
+// lw_tile (on AVX-512 for q6_k alone, elsewhere lw_chain is as fast): from one 512 of K unpacked to
+// int16 words (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
 #pragma once
 #include "matmul.h"
 #include "matmul_dot.h"
@@ -23,6 +23,19 @@ LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* t
     LwPair u = lw_halves(v[p]);
     __m256i l = lw_madd16(u.a, a), h = lw_madd16(u.b, a);
     z[p][t] = first ? LwSum{l, h} : lw_pair_add32(z[p][t], l, h);
+  }
+}
+#elif defined(LW_AVX512)
+// Written out: compilers make two slower instructions of what they are told to be one.
+typedef lw_i32 LwSum;
+LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
+template <int P, int T>
+LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
+  LW_UNROLL for (int p = 0; p < P; ++p) {
+    if (first) z[p][t] = lw_i32{};
+    asm("vpdpwssd %2%{1to16%}, %1, %0"
+        : "+v"(z[p][t])
+        : "v"(v[p]), "m"(*(const lw_i32_any*)two));
   }
 }
 #else
