@@ -77,6 +77,18 @@ def test_one_slow_turn_is_forgiven() -> None:
     assert tune(session, "a", quiet, session.clock).tuning == Tuning()
 
 
+def test_one_lucky_turn_elects_nobody() -> None:
+    """Half of the time in one turn of four thousand bytes ahead, as much as all else otherwise."""
+    calls = {"n": 0}
+
+    def lucky(form: str, ahead: int, units: int, chunk: int) -> float:
+        calls["n"] += ahead == 4096
+        return 0.005 if ahead == 4096 and calls["n"] == 3 else 0.01
+
+    session = Scripted(lucky)
+    assert tune(session, "a", quiet, session.clock).tuning == Tuning()
+
+
 def test_a_slow_model_is_not_held_up() -> None:
     """Seconds for a step: nothing is chosen, and the budget is kept but for the step under way."""
     session = Scripted(lambda *figures: 5.0)

@@ -1,9 +1,9 @@
 """Figures that a program leaves open, chosen by measurement when it is first compiled.
 
 Laws: no bit of a result depends on a figure, so a choice may differ from machine to machine and
-from day to day; what was built in stays unless another is faster by `GAIN` in the best of several
-turns that alternate (a shared machine is noisy); all of it takes `BUDGET_S` at most and is
-remembered beside the program, by machine and thread count.
+from day to day; what was built in stays unless another is faster by `GAIN` both in the best and
+in the median of several turns that alternate (a shared machine is noisy); all of it takes
+`BUDGET_S` at most and is remembered beside the program, by machine and thread count.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any, Final, Protocol
 
 from lanewise.errors import UsageError
@@ -107,11 +108,12 @@ def _measure(session: Tunable, tell: Progress, clock: Callable[[], float]) -> Tu
         tell("tune", done, len(CANDIDATES), form)
         tried = [replace(tuning, **change) for change in changes]
         share = clock() + (end - clock()) / (len(CANDIDATES) - done)
-        seconds = _times(session, form, tried, share, clock)
-        if seconds:
+        turns = _times(session, form, tried, share, clock)
+        if turns:
+            seconds = [min(each) for each in turns]
             trials += [Trial(form, t, s) for t, s in zip(tried, seconds, strict=True)]
             best = min(range(len(tried)), key=seconds.__getitem__)
-            if seconds[best] < GAIN * seconds[0]:
+            if all(of(turns[best]) < GAIN * of(turns[0]) for of in (min, median)):
                 tuning = tried[best]
     tell("tune", len(CANDIDATES), len(CANDIDATES), _shown(tuning))
     return Tuned(tuning, tuple(trials))
@@ -119,8 +121,8 @@ def _measure(session: Tunable, tell: Progress, clock: Callable[[], float]) -> Tu
 
 def _times(
     session: Tunable, form: str, tried: Sequence[Tuning], end: float, clock: Callable[[], float]
-) -> list[float]:
-    """The best time of each; none where not even two turns fit, or there is no such form."""
+) -> list[list[float]]:
+    """The times of each; none where not even two turns fit, or there is no such form."""
     try:
         ports = Ports(session, form, True)
     except UsageError:
@@ -130,19 +132,19 @@ def _times(
     ports.positions[:rows] = range(rows)
     ports.out_rows[0] = rows - 1
     ports.choose(Sampling(temperature=0.0), (0.0,))
-    best = [float("inf")] * len(tried)
+    times: list[list[float]] = [[] for _ in tried]
     session.run(form, {"rows": rows, "outs": 1})  # pages are met, clocks rise
     for turn in range(_TURNS):
         for i, tuning in enumerate(tried):
             _apply(session, tuning)
             began = clock()
             session.run(form, {"rows": rows, "outs": 1})
-            best[i] = min(best[i], clock() - began)
+            times[i].append(clock() - began)
             if clock() > end and turn < 2:
                 return []
         if clock() > end:
             break
-    return best
+    return times
 
 
 def _apply(session: Tunable, tuning: Tuning) -> None:
