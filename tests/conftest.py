@@ -1,14 +1,25 @@
-"""What all tests share: the demo model."""
+"""What all tests share: the demo model, and signals that do what they say."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from lanewise.checkpoint import names
 from lanewise.errors import LanewiseError
+
+
+def pytest_configure() -> None:
+    """Whoever runs the tests may ignore signals (nohup and shells' background jobs do), and the
+    processes that tests start would inherit that."""
+    usual = {"SIGHUP": signal.SIG_DFL, "SIGTERM": signal.SIG_DFL}
+    for name, handler in {**usual, "SIGINT": signal.default_int_handler}.items():
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -48,14 +47,7 @@ def start(
     """A Python process, its streams piped; ``before`` are words in front of the command."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*before, sys.executable, *args]
-    more.setdefault("preexec_fn", _default_signals)
     return subprocess.Popen(command, env=env, cwd=ROOT, **{**pipes, **more})
-
-
-def _default_signals() -> None:
-    """Whoever runs the tests may ignore signals (nohup does), and children would inherit that."""
-    for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[bytes], timeout: float = HANG_S) -> Ran:

@@ -39,6 +39,7 @@ typedef struct {
 enum {
   LW_UNITS = 4,              // panels unpacked together
   LW_CHAINS = 4,              // chains of K of a pass that unpacks nothing
+  LW_NEAR = 1 << 19,         // bytes of activations that stay near
   LW_CELLS = 32768,          // (token, column) cells of a column block held at once
   LW_AT_SCALES = LW_UNITS * 512 * 16 * 4,
   LW_AT_MINS = LW_AT_SCALES + LW_UNITS * 32 * 64,

@@ -169,8 +169,11 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
   const int64_t width = lw_block_width(m, 64 / (m->w1 ? 2 : 1));
   const int64_t ld = width * (m->w1 ? 2 : 1);
   float* tile = (float*)((uint8_t*)m->scratch + LW_AT_TILE);
-  // Tokens at once: what the scratch holds (LW_UNITS * 16 totals, ld outputs each), in even parts.
-  const int64_t most = LW_CELLS / (ld > LW_UNITS * 16 ? ld : LW_UNITS * 16);
+  // Tokens at once: what the scratch holds (LW_UNITS * 16 totals, ld outputs each), and whose rows
+  // stay in half an L2 cache from one block of columns to the next (measured: 3 %), in even parts.
+  const int64_t room = LW_CELLS / (ld > LW_UNITS * 16 ? ld : LW_UNITS * 16);
+  const int64_t near = LW_NEAR / m->xstride, least = near < 128 ? 128 : near;
+  const int64_t most = least < room ? least : room;
   const int64_t parts = (m->rows + most - 1) / most, part = (m->rows + parts - 1) / parts;
   for (int64_t row0 = 0; row0 < m->rows; row0 += part) {
     const int64_t row1 = lw_min64(m->rows, row0 + part);
