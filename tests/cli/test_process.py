@@ -73,15 +73,24 @@ def test_a_narrow_encoding_still_gets_an_answer(start, monkeypatch):
     assert process.returncode == 0 and b"na?ve" in out and err == b""
 
 
-def test_chat_over_a_pipe_survives_ctrl_c(start):
+def test_chat_over_a_pipe_ends_at_ctrl_c(start):
+    """Nobody is there to go on; the lines that wait are not answered."""
     with start("chat", "slow") as process:
-        process.stdin.write(b"hi\n")
+        process.stdin.write(b"hi\nagain\n")
         process.stdin.flush()
         assert os.read(process.stdout.fileno(), 5) == b"tick "
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        out, err = process.communicate(b"/exit\n", timeout=20)
-    assert process.returncode == 0 and out.endswith(b"\n") and err == b""
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and out.endswith(b"\n") and err == b""
+    assert out.count(b"\n") == 1
+
+
+def test_arguments_that_are_not_utf8(start):
+    for args in (["run", "echo", b"\xff\xfe bad"], ["run", "echo", "hi", "--system", b"\xff"]):
+        with start(*args, stderr=subprocess.PIPE) as process:
+            out, err = process.communicate(timeout=20)
+        assert process.returncode == 2 and out == b""
+        assert b"usage.encoding" in err and b"iconv" in err
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"]])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -114,3 +117,32 @@ def test_a_session_refuses_threads_that_it_has_not() -> None:
             assert caught.value.code == "run.threads"
         session.use(1)
         assert (lane.logits([1, 2, 3]) == alone).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_of_a_busy_parent_can_use_the_lane() -> None:
+    """The fork falls into a step of another thread, which holds the lane's lock."""
+    with lw.compile(GOLDEN / "llama_tied.q8_0.gguf", threads=2, speculate="off") as lane:
+        ids = [1, 2, 3]
+        want = lane.logits(ids)
+        lock = lane._runner._lock
+        lock.acquire()
+        held = threading.Thread(target=lambda: lane.generate(ids, max_tokens=3).read())
+        held.start()  # waits for the lock, as the child would
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if _elsewhere(lambda: bool((lane.logits(ids) == want).all())) else 1)
+        status = os.waitpid(child, 0)[1]
+        lock.release()
+        held.join()
+    assert status == 0
+
+
+def _elsewhere(call: Callable[[], bool]) -> bool:
+    """The answer of a call on another thread: a lock that this one holds would let it in."""
+    told: list[bool] = []
+    thread = threading.Thread(target=lambda: told.append(call()), daemon=True)
+    thread.start()
+    thread.join(15)
+    return told == [True]

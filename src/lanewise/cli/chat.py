@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lanewise.cli import common, options
-from lanewise.cli.guard import describe
+from lanewise.cli.guard import INTERRUPTED, describe
 from lanewise.cli.lines import Reader, reader
 from lanewise.cli.progress import Stages, closing_line
 from lanewise.cli.stream import stream
@@ -43,7 +43,7 @@ def command(
     """Talk with MODEL (a .gguf file or a name).
 
     Lines are edited in place and kept in a history; /help lists the commands.  Lines piped in
-    are answered one after another.
+    are answered one after another, and Ctrl-C ends them all.
     """
     return converse(model, system, sampling, lane, live)
 
@@ -61,10 +61,11 @@ def converse(
         with common.open_lane(model, lane, stages) as opened:
             stages.close()
             stages.say("/help lists the commands; Ctrl-D leaves")
-            Chat(opened, system, sampling, stages).loop(reader())
+            chat = Chat(opened, system, sampling, stages)
+            chat.loop(reader())
     finally:
         stages.close()
-    return 0
+    return INTERRUPTED if chat.ended else 0
 
 
 class Chat:
@@ -76,6 +77,8 @@ class Chat:
         self.lane, self.sampling, self.stages = lane, sampling, stages
         self.system = system
         self.turns: list[dict[str, str]] = []
+        self.alone = not sys.stdin.isatty()  # nobody is there to go on after Ctrl-C
+        self.ended = False  # by Ctrl-C
 
     def loop(self, read: Reader) -> None:
         """Answer what is read until it ends or a command says so."""
@@ -83,6 +86,9 @@ class Chat:
             try:
                 text = read()
             except KeyboardInterrupt:
+                if self.alone:
+                    self.ended = True
+                    return
                 continue  # drops the line, as in a shell
             except EOFError:
                 return
@@ -93,6 +99,8 @@ class Chat:
                     return
             else:
                 self.answer(text)
+                if self.ended:
+                    return
 
     def answer(self, text: str) -> None:
         """Answer one message.  What was written before Ctrl-C stays part of the conversation."""
@@ -100,14 +108,16 @@ class Chat:
         head = [{"role": "system", "content": self.system}] if self.system is not None else []
         try:
             generation = self.lane.chat([*head, *self.turns, asked], **asdict(self.sampling))
-            answer, _ = stream(generation, self.stages)
+            answer, interrupted = stream(generation, self.stages)
         except LanewiseError as error:
             self.stages.close()
             _say(describe(error))
             return
         except KeyboardInterrupt:
             self.stages.close()
+            self.ended = self.alone
             return
+        self.ended = self.alone and interrupted
         self.turns += [asked, {"role": "assistant", "content": answer}]
         if generation.finish_reason == "context":
             _say("the context is full: /clear begins anew; -c gives more room")

@@ -72,6 +72,17 @@ def read_stdin() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
+def check_argument(name: str, text: str | None) -> None:
+    """Raises UsageError usage.encoding for an argument whose bytes were not UTF-8."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "usage.encoding", f"the text is not UTF-8 (character {error.start})", place=name,
+            remedy="convert it first, for example with iconv -t UTF-8",
+        ) from None  # fmt: skip
+
+
 def read_text(path: str) -> str:
     """A file's text; "-" is stdin.  Raises UsageError usage.encoding, OSError."""
     if path == "-":

@@ -50,6 +50,8 @@ def command(
         from lanewise.cli.chat import converse
 
         return converse(model, system, sampling, lane, live)
+    common.check_argument("PROMPT", prompt)
+    common.check_argument("--system", system)
     text = common.read_stdin() if prompt is None or prompt == "-" else prompt
     if not (text if raw else text.strip()):
         raise UsageError(

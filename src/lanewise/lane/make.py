@@ -80,8 +80,8 @@ def compile(
     4096 positions; max_chunk 512 prompt rows at once (a power of two; 1 runs decode steps only);
     activations "int8x2" ("int8", "f32"); kv "f16" ("f32", or "q8_0": 8 bits); threads one for each
     core; hold no fusion rule (names, or "all"); speculate "auto" (see `Lane.generate`).
-    progress(stage, done, total, detail) is told of resolve, download, read, compile, pack, load
-    and prompt.
+    progress(stage, done, total, detail) is told of resolve, download, read, compile, pack, load,
+    tune and prompt.
 
     Raises UsageError "usage.model", "usage.option", "usage.context", "usage.hold";
     CheckpointError "checkpoint.*"; ModelError "model.*"; TextError "text.*" (a damaged

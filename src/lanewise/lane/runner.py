@@ -21,6 +21,7 @@ from lanewise.lane.crowd import Crowd
 from lanewise.lane.form import NOT_FINITE
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.speculate import VERIFY, Pace
+from lanewise.runtime.pool import on_fork
 
 DECODE: Final = "decode"
 PREFILL: Final = "prefill"
@@ -109,6 +110,12 @@ class Runner:
         self._decode = Ports(engine, DECODE, True)
         self._prefill = Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
         self.chunk = max_chunk
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody holds the lock, and a step may have been under way."""
+        self._lock = threading.RLock()
+        self.forget()
 
     @property
     def chunk(self) -> int:
