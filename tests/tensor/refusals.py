@@ -99,8 +99,12 @@ ELEMENTS = {
         "shape", "does not broadcast", "reshape",
         lambda b: out(b, x(b, 4, 8) * t.reshape(x(b, 4, name="z"), (4, 1)))),
     "a number": Row(
-        lambda b: out(b, x(b, 4) * 2.0), "operand", "2.0", "b.constant",
-        lambda b: out(b, x(b, 4) * b.constant(2.0))),
+        lambda b: out(b, x(b, 4) * 2.0), "operand", "2.0", 't.scale(x, "name")',
+        lambda b: out(b, t.scale(x(both(b, ("name", "f32")), 4), "name"))),
+    "what b.scalar returns": Row(
+        lambda b: out(b, x(b, 4) * b.scalar("s")),  # type: ignore[func-returns-value]
+        "operand", "b is None, which is what b.scalar returns", 't.scale(x, "s")',
+        lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
     "an array": Row(
         lambda b: out(b, x(b, 4) * np.ones(4, np.float32)), "operand", "ndarray", "b.constant",
         lambda b: out(b, x(b, 4) * b.constant(np.ones(4, np.float32)))),
@@ -283,6 +287,18 @@ DECLARATIONS = {
     "a kind of scalar": Row(
         lambda b: b.scalar("n", "i64"), "scalar", "'i64'", "u32 or f32",
         lambda b: out(both(b, ("n", "f32")), t.scale(x(b, 4), "n"))),
+    "a constant beyond u32": Row(
+        lambda b: b.constant(np.array([2**40 + 5])), "dtype", "1099511627781", "np.float32",
+        lambda b: out(b, b.constant(np.asarray([2**40 + 5]).astype(np.float32)))),
+    "a negative constant": Row(
+        lambda b: b.constant(-1), "dtype", "-1, which is no u32", "astype(np.int32)",
+        lambda b: out(b, b.constant(np.asarray(-1).astype(np.int32)))),
+    "a constant beyond f32": Row(
+        lambda b: b.constant([1e300]), "dtype", "1e+300, beyond f32", "np.inf",
+        lambda b: out(b, b.constant([np.inf]))),
+    "a float64 array that f32 rounds": Row(
+        lambda b: b.constant(np.array([0.5, 0.1])), "dtype", "0.1", ".astype(np.float32)",
+        lambda b: out(b, b.constant(np.array([0.5, 0.1]).astype(np.float32)))),
     "a constant of text": Row(
         lambda b: b.constant(["a"]), "dtype", "<U1", "f32", lambda b: out(b, b.constant([1.0]))),
     "an output that is a state": Row(
@@ -295,7 +311,7 @@ DECLARATIONS = {
 
 STATES = {
     "a superseded version": Row(
-        lambda b: written(b, True), "stale_state", "1 write behind", "latest write",
+        lambda b: written(b, True), "stale_state", "1 write behind", "latest scatter_rows",
         lambda b: written(b, False)),
     "a layer beyond": Row(
         lambda b: t.layer_state(s(b, 2, 3), 2), "attribute", "index is 2", "from 0 to 1",

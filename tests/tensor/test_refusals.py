@@ -149,6 +149,32 @@ def test_a_superseded_state_is_refused_and_says_how_far_behind():
         assert words in error.message and f"{__file__}:{lines[0]}" in error.message
 
 
+def test_a_superseded_state_names_the_function_that_wrote_it():
+    def record(b: t.Builder) -> None:
+        k = b.state("k", t.f32, (64, 1, 8))
+        at = {n: b.input(n, t.u32, (1,)) for n in ("slots", "positions")}
+        t.kv_write(k, _x(b, 1, 1, 8), table=b.input("table", t.u32, (1, 1)), **at)
+        t.read_state(k)
+
+    (error,) = refusals(record)
+    assert error.code == "graph.stale_state" and "kv_write" in error.message
+    assert "kv_write" in error.remedy and "scatter_rows" not in f"{error.message}{error.remedy}"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("given, want", [
+    (0.1, np.float32(0.1)), ([1.5, 0.1], np.float32([1.5, 0.1])), (7, np.uint32(7)),
+    (np.array([2**32 - 1]), np.uint32([2**32 - 1])), ([1e-300], np.float32([0])),
+    (np.array([0.5, np.inf, np.nan]), np.float32([0.5, np.inf, np.nan])),
+])  # fmt: skip
+def test_a_constant_that_fits_is_taken(given, want):
+    b = runtime().builder()
+    b.constant(given, "c")
+    held = b.values["constant.c"]
+    assert b.errors() == () and held.dtype == want.dtype
+    np.testing.assert_array_equal(held, np.atleast_1d(want))
+
+
 def test_a_weight_of_a_product_serves_products_and_gathers():
     def record(b: t.Builder) -> None:
         w = b.weight("w", t.f32, (8, 4))

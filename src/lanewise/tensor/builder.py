@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lanewise.tensor.strict import Check
 
 POISON = Type("f32", (1,))
+ARITHMETIC = ("add", "sub", "mul", "div")
 
 
 def short(x: Any) -> str:
@@ -53,7 +54,7 @@ class Builder:
         self.weights: dict[Ref, str] = {}
         self._errors: list[LanewiseError] = []
         self._scalar_refs: dict[str, tuple[Ref, str]] = {}
-        self._writes: dict[str, list[tuple[int, tuple[int, ...], str]]] = {}
+        self._writes: dict[str, list[tuple[int, tuple[int, ...], str, str]]] = {}
         self._constants: dict[str, Ref] = {}
 
     # -- refusals ---------------------------------------------------------------------------------
@@ -150,12 +151,17 @@ class Builder:
         return self.weight(desc.name, desc.dtype, desc.shape)
 
     def constant(self, array: Any, name: str = "") -> Tensor:
-        """Numbers that the author holds: part of the plan (and of its identity), no port."""
+        """Numbers that the author holds: part of the plan (and of its identity), no port.
+
+        Python floats, and lists of them, are rounded to f32; Python integers, and int64 arrays,
+        become u32.  An array keeps its numbers: float64 that f32 does not hold exactly is refused,
+        and so are integers outside 0 .. 2^32-1 and floats beyond f32 (``graph.dtype``).
+        """
         from lanewise.ir.values import value_type
 
-        value = np.array(array, order="C", ndmin=1)
-        if value.dtype in (np.float64, np.int64):
-            value = value.astype(np.float32 if value.dtype == np.float64 else np.uint32)
+        value = self._held(array)
+        if value is None:
+            return self.poison()
         try:
             type = value_type(value)
         except KeyError:
@@ -166,6 +172,34 @@ class Builder:
             self._constants[name] = self.graph_builder.root("input", name, type)
             self.values[name] = value
         return Tensor(self, self._constants[name], type)
+
+    def _held(self, array: Any) -> NDArray[Any] | None:
+        """A constant's numbers in a dtype of ours; None, refused, where that would change them."""
+        value = np.array(array, order="C", ndmin=1)
+        if value.dtype == np.int64:
+            wrong = value[(value < 0) | (value > 0xFFFFFFFF)]
+            if wrong.size:
+                signed = value.min() >= -(2**31) and value.max() < 2**31
+                self.refuse("dtype", f"a constant holds {wrong[0]}, which is no u32",
+                            "np.asarray(values).astype(np.int32)" if signed else
+                            "np.asarray(values).astype(np.float32), if rounding is fine")
+                return None
+            return value.astype(np.uint32)
+        if value.dtype != np.float64:
+            return value
+        with np.errstate(over="ignore", under="ignore"):  # refused below, not warned of
+            rounded = value.astype(np.float32)
+        wrong = value[np.isinf(rounded) & np.isfinite(value)]
+        if wrong.size:
+            self.refuse("dtype", f"a constant holds {wrong[0]}, beyond f32 (3.4e38)",
+                        "scale the numbers, or give np.inf")  # fmt: skip
+            return None
+        wrong = value[(rounded != value) & ~np.isnan(value)]
+        if isinstance(array, np.ndarray) and wrong.size:
+            self.refuse("dtype", f"a constant of float64 holds {wrong[0]!r}, which f32 would round",
+                        "say so: .astype(np.float32)")  # fmt: skip
+            return None
+        return rounded
 
     def scalar(self, name: str, kind: str = "f32") -> None:
         """Declare a number of the submission; kind "u32" or "f32".  Ops name it."""
@@ -254,6 +288,13 @@ class Builder:
         names = [o.rstrip("?").lstrip("*") for o in opdef(op).operands]
         said = as_ or op
         for name, x in zip(names, operands, strict=False):
+            if x is None and op in ARITHMETIC and self.scalars:
+                self.refuse(
+                    "operand", f"{said}: {name} is None, which is what b.scalar returns: a scalar "
+                    "is named, it is no tensor", f't.scale(x, "{self.scalars[-1].name}") '
+                    "multiplies by it; the other operators take a tensor or b.constant",
+                )  # fmt: skip
+                return None
             if x is None:
                 self.refuse(
                     "missing_operand", f"{said}: {name} is missing", f"give {said} its {name}"
@@ -261,7 +302,8 @@ class Builder:
                 return None
             if not isinstance(x, Tensor | State):
                 self.refuse("operand", f"{said}: {name} is {short(x)}, no tensor",
-                            "numbers enter by `b.constant`, `b.scalar` or as a port")
+                            "numbers enter by `b.constant`, as a port, or, to multiply by one of "
+                            'the submission, `b.scalar("name")` and `t.scale(x, "name")`')
                 return None
         if any(x.ref is None for x in operands):
             return None
@@ -290,14 +332,14 @@ class Builder:
             return True
         behind = f"{len(since)} write{'s' if len(since) > 1 else ''} behind"
         self.refuse("stale_state", f"{op}: {operand} is version {state.version} of state "
-                    f"{state.root!r}, {behind}: {since[-1][2]} gave the latest",
-                    "use what the latest write returned: k = scatter_rows(k, ...)")
+                    f"{state.root!r}, {behind}: {since[-1][3]} at {since[-1][2]} "
+                    "gave the latest", f"use the state that the latest {since[-1][3]} returned")
         return False
 
-    def wrote(self, state: State, ref: Ref) -> State:
-        """The next version after a write."""
+    def wrote(self, state: State, ref: Ref, by: str) -> State:
+        """The next version after a write by the function `by`."""
         number = sum(len(w) for k, w in self._writes.items() if k == state.root) + 1
-        self._writes.setdefault(state.root, []).append((number, state.window, call_site()))
+        self._writes.setdefault(state.root, []).append((number, state.window, call_site(), by))
         return State(self, ref, state.type, state.root, state.window, number)
 
     def layer_state(self, state: State, index: int) -> State:
@@ -323,7 +365,7 @@ class Builder:
             type = state.type if isinstance(state, State) else POISON
             poisoned = State(self, None, type, "", (), 0)
             return poisoned, tuple(self.poison() for _ in range(3))
-        return self.wrote(state, made[0].ref), made[1:]
+        return self.wrote(state, made[0].ref, as_ or op), made[1:]
 
     # -- the end ----------------------------------------------------------------------------------
 
