@@ -227,6 +227,46 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.strip() == "0", done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_submission_in_flight_ends_in_a_child_process_and_the_plan_is_free():
+    code = """
+import os, signal, time, numpy as np
+from lanewise import tensor as t
+from lanewise.errors import RunError
+rt = t.Runtime("cpu", threads=1)
+b = rt.builder()
+n = 2048
+b.output("y", t.matmul(b.input("x", t.f32, (n, n)), b.input("w", t.f32, (n, n))))
+plan = b.compile(label="slow")
+x, w, y = np.ones((n, n), np.float32), np.ones((n, n), np.float32), np.zeros((n, n), np.float32)
+fence = plan.submit(x=x, w=w, y=y)
+time.sleep(0.02)
+assert not fence.done, "too fast for this test"
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    try:
+        fence.wait()
+    except RunError as error:
+        assert error.code == "run.forked" and error.remedy and "slow" in error.place, error
+        assert fence.done
+        plan.submit(x=x, w=w, y=y).wait(50)
+        assert (y == n).all()
+        plan.run(x=x, w=w, y=y)
+        plan.close()
+        os._exit(0)
+    os._exit(3)
+fence.wait()
+assert (y == n).all()
+plan.close()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
+                          text=True, timeout=120, env=env)  # fmt: skip
+    assert done.stdout.strip() == "0", done.stderr
+
+
 def test_closing():
     rt = t.Runtime("cpu", threads=1)
     b = rt.builder()

@@ -21,6 +21,7 @@ from lanewise.quant.caches import CacheArray
 from lanewise.runtime.build import Target, packer_library
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block
+from lanewise.runtime.pool import on_fork
 from lanewise.runtime.session import Session
 from lanewise.tensor.attention import cache_pages, from_pages, to_pages
 from lanewise.tensor.binding import Array, Bound, aligned
@@ -47,6 +48,11 @@ class Packed:
             size = int(library.function(f"lw_packed_bytes_{c.type.dtype}", "lll")(n, k))
             self._constants[c.name] = c, _lines(max(size * math.prod(lead), c.nbytes))
         self._room: dict[str, Array] | None = None  # places that were not taken yet
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody packs any more."""
+        self._lock = threading.Lock()
 
     def get(self, name: str, array: Array) -> Array:
         with self._lock:

@@ -4,8 +4,9 @@ Laws: a submission gives every port and scalar; the whole set is checked before 
 and a set that is refused changes nothing; a failure comes back through the fence.  Buffers are
 used where they are, and must stay alive and untouched until the fence is done (the plan holds a
 reference).  As many submissions are in flight as the plan has instances, one by default: the next
-is refused, never queued.  A matrix of a product is packed when another object is bound as its
-weight: after changing a bound weight in place, call `repack`.
+is refused, never queued.  A fork's child runs none of them: there their fences end as RunError
+``run.forked``, and the plan is free.  A matrix of a product is packed when another object is bound
+as its weight: after changing a bound weight in place, call `repack`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lanewise.closing import Closing
 from lanewise.errors import LanewiseError, RunError, placed
 from lanewise.ir.builder import call_site
 from lanewise.ir.graph import ROOTS, Graph
+from lanewise.runtime.pool import on_fork
 from lanewise.tensor.binding import Bound, Table
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
 
@@ -49,8 +51,8 @@ class Fence:
         return self._ended
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for the end.  Raises what the submission failed with, or RunError
-        ``run.timeout`` after ``timeout`` seconds."""
+        """Wait for the end.  Raises what the submission failed with, RunError ``run.timeout``
+        after ``timeout`` seconds, or ``run.forked`` in a process that was forked meanwhile."""
         if self._ended:  # several may wait at once
             pass
         elif self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
@@ -124,6 +126,25 @@ class Plan(Closing):
         self._all = tuple(self._free)
         self._closed = False
         self._lock = threading.Lock()
+        self._fences: set[Fence] = set()  # of submissions in flight
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process no submission of the parent's runs on: end their fences."""
+        self._lock = threading.Lock()
+        for instance in self._all:
+            # what was being bound, or waited in the queue, is the parent's
+            instance.known.clear()
+            instance.jobs = None
+        self._free = list(self._all)
+        for fence in self._fences:
+            if not fence.done:
+                fence.finish(RunError(
+                    "run.forked", f"plan {self.label!r}: the process was forked while this "
+                    "submission was in flight, and only the parent goes on with it",
+                    place=self.label, remedy="submit it again here; what it writes is incomplete",
+                ))  # fmt: skip
+        self._fences = set()
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -206,7 +227,9 @@ class Plan(Closing):
         def job() -> None:
             error = self._work(instance, numbers)
             fence.finish(error)
+            self._fences.discard(fence)
 
+        self._fences.add(fence)
         instance.start(job)
         return fence
 
