@@ -249,6 +249,30 @@ def test_a_busy_plan_names_itself_and_what_to_do():
         assert error.code == "run.closed" and "compile" in error.remedy
 
 
+def test_submissions_in_flight_share_only_what_none_writes():
+    def record(b: t.Builder) -> None:
+        y = x = b.input("x", t.f32, (1024, 1024))
+        for _ in range(3):
+            y = t.matmul(y, x)
+        b.output("y", y)
+
+    x = np.eye(1024, dtype=np.float32)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    with compile(record, max_in_flight=2) as plan:
+        first = plan.submit(x=x, y=y)
+        for given, words in (({"x": x, "y": y}, "'y' shares bytes with 'y'"),
+                             ({"x": y, "y": z}, "'x' shares bytes with 'y'"),
+                             ({"x": z, "y": x}, "'y' shares bytes with 'x'")):  # fmt: skip
+            error = refused(lambda given=given: plan.submit(given).wait())
+            assert error.code == "run.overlap" and words in error.message, error
+            assert "wait for its fence" in error.remedy and error.place.startswith(__file__)
+        second = plan.submit(x=x, y=z)
+        first.wait()
+        second.wait()
+        assert (y == x).all() and (z == x).all()
+        plan.submit(x=y, y=z).wait()  # the remedy, taken
+
+
 def test_a_policy_says_which_option():
     error = refused(t.SamplingOptions(top_p=2.0).validate)
     assert isinstance(error, UsageError) and error.place == "top_p" and "up to 1" in error.remedy

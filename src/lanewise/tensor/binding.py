@@ -248,6 +248,25 @@ class Table:
             reach.append((end, name))
         return errors
 
+    def crossing(self, mine: Mapping[str, Bound], other: Mapping[str, Bound]) -> list[RunError]:
+        """Bytes that a submission in flight (`other`) has in common with the next (`mine`), where
+        either writes them."""
+        errors: list[RunError] = []
+        reach: list[tuple[int, str, int]] = []
+        spans = [(x.begin, x.end, n, s) for s, b in enumerate((mine, other)) for n, x in b.items()]
+        for begin, end, name, side in sorted(spans):
+            reach = [r for r in reach if r[0] > begin]
+            for _, n, s in reach:
+                if s != side and {n, name} & self._written:
+                    a, b = (name, n) if side == 0 else (n, name)
+                    errors.append(RunError(
+                        "run.overlap", f"{a!r} shares bytes with {b!r} of a submission in flight, "
+                        f"and {a if a in self._written else b!r} is written",
+                        remedy=f"wait for its fence, or bind memory of its own to {a!r}",
+                    ))  # fmt: skip
+            reach.append((end, name, side))
+        return errors
+
 
 _FEW = 4  # bindings that changed: compared one by one
 

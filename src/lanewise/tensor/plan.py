@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lanewise.closing import Closing
-from lanewise.errors import LanewiseError, RunError, placed
+from lanewise.errors import LanewiseError, RunError, collect, placed
 from lanewise.ir.builder import call_site
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
@@ -127,6 +127,7 @@ class Plan(Closing):
         self._closed = False
         self._lock = threading.Lock()
         self._fences: set[Fence] = set()  # of submissions in flight
+        self._flight: dict[int, Mapping[str, Bound]] = {}  # what they have bound, by instance
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -136,7 +137,7 @@ class Plan(Closing):
             # what was being bound, or waited in the queue, is the parent's
             instance.known.clear()
             instance.jobs = None
-        self._free = list(self._all)
+        self._free, self._flight = list(self._all), {}
         for fence in self._fences:
             if not fence.done:
                 fence.finish(RunError(
@@ -262,6 +263,8 @@ class Plan(Closing):
         try:
             changed, numbers = self._table.check(given, instance.known)
             self._limits({**given, **numbers}, numbers)
+            if len(self._all) > 1:
+                self._apart(instance, {**instance.known, **changed})
             for name, bound in changed.items():
                 instance.engine.bind(name, bound)
                 instance.known[name] = bound
@@ -269,6 +272,13 @@ class Plan(Closing):
             self._release(instance)
             raise
         return instance, numbers
+
+    def _apart(self, instance: Instance, bound: Mapping[str, Bound]) -> None:
+        """Refuse what a submission in flight writes, or what is written while it reads."""
+        with self._lock:
+            for other in self._flight.values():
+                collect(self._table.crossing(bound, other))
+            self._flight[id(instance)] = bound
 
     def _limits(self, given: Mapping[str, Any], numbers: Mapping[str, int | float]) -> None:
         for name, capacity in self._recorded.limits.items():
@@ -300,6 +310,7 @@ class Plan(Closing):
 
     def _release(self, instance: Instance) -> None:
         with self._lock:
+            self._flight.pop(id(instance), None)
             self._free.append(instance)
 
     def repack(self, *names: str) -> None:
