@@ -119,7 +119,7 @@ def test_each_file_alone(fresh, answer):
     kinds = {}
     for path in files(fresh):
         kinds.setdefault((path.parent, path.suffix), []).append(path)
-    assert len(kinds) == 4, "weights, program, libraries, compiler"
+    assert len(kinds) == 5, "weights, program, libraries, compiler, tuning"
     for path in [paths[0] for paths in kinds.values()] + kinds[fresh / "cpu" / "lib", ".so"][1:]:
         # Packers are asked for only where there are no weights.
         hurt({path, *fresh.glob("weights/*.weights")}, flipped(0.3))

@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from statistics import median
 from typing import Any, Final, Protocol
 
 from lanewise.errors import UsageError
@@ -113,7 +112,7 @@ def _measure(session: Tunable, tell: Progress, clock: Callable[[], float]) -> Tu
             seconds = [min(each) for each in turns]
             trials += [Trial(form, t, s) for t, s in zip(tried, seconds, strict=True)]
             best = min(range(len(tried)), key=seconds.__getitem__)
-            if all(of(turns[best]) < GAIN * of(turns[0]) for of in (min, median)):
+            if all(of(turns[best]) < GAIN * of(turns[0]) for of in (min, _middle)):
                 tuning = tried[best]
     tell("tune", len(CANDIDATES), len(CANDIDATES), _shown(tuning))
     return Tuned(tuning, tuple(trials))
@@ -145,6 +144,10 @@ def _times(
         if clock() > end:
             break
     return times
+
+
+def _middle(times: Sequence[float]) -> float:
+    return sorted(times)[len(times) // 2]
 
 
 def _apply(session: Tunable, tuning: Tuning) -> None:

@@ -300,7 +300,8 @@ class _Packer:
         room = end - first + 2 * sizes.panel + _LINE
         buffer: Bytes | None = getattr(self._local, "buffer", None)
         if buffer is None or buffer.nbytes < room:
-            buffer = self._local.buffer = np.empty(room, np.uint8)
+            # Pages of its own: an allocator would keep them for later.
+            buffer = self._local.buffer = np.frombuffer(mmap.mmap(-1, room), np.uint8)
         base = -buffer.ctypes.data % _LINE + sizes.panel  # where `first` goes
         for e in range(first // sizes.each, -(-end // sizes.each)):
             start = e * sizes.each
