@@ -14,7 +14,7 @@ from typing import Final
 
 SLOW: Final = 1.8
 GAIN: Final = 0.9  # of the other's time: less is noise
-TRIAL: Final = 8  # steps of which a mean is taken
+TRIAL: Final = 24  # steps of which a mean is taken
 PATIENCE: Final = 64  # steps until another number is tried again, at first
 _MOST: Final = 4096
 _DRIFT: Final = 1.002  # a step that once was quick is forgotten slowly: texts grow
