@@ -48,8 +48,7 @@ class Opened:
             for name in ("k", "v"):
                 self.session.state(name)[:, : self.filled] = 0.01
         p = self.ports[form]
-        p.tokens[:rows] = np.random.default_rng(rows).integers(0, self.spec.vocab, rows)
-        p.positions[:rows] = np.arange(depth, depth + rows)
+        p.feed(np.random.default_rng(rows).integers(0, self.spec.vocab, rows).tolist(), depth)
         p.out_rows[:rows] = np.arange(rows)
         p.choose(Sampling(temperature=0.0), [0.0] * rows)
 

@@ -72,8 +72,8 @@ def profile(
         )  # fmt: skip
     for name in ("k", "v"):
         session.state(name)[:, : -(-(rows + depth) // 64) * 64] = 0.01
-    ports.tokens[:rows] = np.random.default_rng(1).integers(0, ports.logits.shape[-1], rows)
-    ports.positions[:rows] = np.arange(depth, depth + rows)
+    tokens = np.random.default_rng(1).integers(0, ports.logits.shape[-1], rows)
+    ports.feed(tokens.tolist(), depth)
     outs = min(len(ports.out_rows), rows)
     ports.out_rows[:outs] = np.arange(rows - outs, rows)
     ports.choose(Sampling(temperature=0.0), [0.0] * outs)

@@ -67,6 +67,15 @@ class Ports:
     def capacity(self) -> int:
         return len(self.tokens)
 
+    def feed(self, ids: Sequence[int], at: int) -> None:
+        """The next len(ids) tokens of the first sequence, from position `at` on."""
+        rows = len(ids)
+        if rows == 1:
+            self.tokens[0], self.positions[0] = ids[0], at
+        else:
+            self.tokens[:rows] = ids
+            self.positions[:rows] = np.arange(at, at + rows)
+
     def choose(self, sampling: Sampling, draws: Sequence[float]) -> None:
         """The options of the first len(draws) rows of the output."""
         values = (
@@ -243,8 +252,7 @@ class Runner:
             self._source = None
             rows = [ids[at], *draft]
             ports.choose(sampling, draws)
-            ports.tokens[: len(rows)] = rows
-            ports.positions[: len(rows)] = np.arange(at, at + len(rows))
+            ports.feed(rows, at)
             began = self._clock()
             engine.run(VERIFY, {"rows": len(rows), "outs": len(rows)})
             self.pace.took(len(rows), self._clock() - began)
@@ -271,11 +279,7 @@ class Runner:
     ) -> None:
         """One chunk; logits come out for its last row if it is the last chunk."""
         rows = end - at
-        if rows == 1:
-            ports.tokens[0], ports.positions[0] = ids[at], at
-        else:
-            ports.tokens[:rows] = ids[at:end]
-            ports.positions[:rows] = np.arange(at, end)
+        ports.feed(ids[at:end], at)
         ports.out_rows[0] = rows - 1
         engine.use(self._crowd.threads if rows == 1 else self._crowd.full)
         engine.run(ports.form, {"rows": rows, "outs": int(last)})
@@ -297,8 +301,7 @@ class Runner:
             for at in range(0, len(ids), most):
                 end = min(at + most, len(ids))
                 rows = end - at
-                ports.tokens[:rows] = ids[at:end]
-                ports.positions[:rows] = np.arange(at, end)
+                ports.feed(ids[at:end], at)
                 ports.out_rows[:rows] = np.arange(rows)
                 engine.run(ports.form, {"rows": rows, "outs": rows})
                 found = ports.logits[:rows]

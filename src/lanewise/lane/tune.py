@@ -127,8 +127,7 @@ def _times(
     except UsageError:
         return []
     rows = min(_ROWS, ports.capacity)
-    ports.tokens[:rows] = 0
-    ports.positions[:rows] = range(rows)
+    ports.feed([0] * rows, 0)
     ports.out_rows[0] = rows - 1
     ports.choose(Sampling(temperature=0.0), (0.0,))
     times: list[list[float]] = [[] for _ in tried]

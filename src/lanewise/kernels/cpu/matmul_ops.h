@@ -18,11 +18,6 @@ template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
   return W == 1 || F::SUBS == 1;
 }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
-// One word leaves registers for more tokens to share what is unpacked.
-template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
-  return W == 1 && !F::MINS && F::SUBS == 1 ? 8 : 4;
-}
-#define LW_PACKED_TOKENS 1
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
 enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
@@ -47,11 +42,14 @@ template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 2;
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
 #endif
 
-#if !defined(LW_PACKED_TOKENS)
+// Tokens of a tile over packed weights.
 template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
+#if defined(LW_AVX512)
+  // One word leaves registers for more tokens to share what is unpacked.
+  if (W == 1 && !F::MINS && F::SUBS == 1) return 8;
+#endif
   return lw_direct_tokens<F, W>();
 }
-#endif
 
 // Quantised weights, W-word integer activations.
 template <class F, int W> struct LwQuantOp {

@@ -6,8 +6,8 @@
 // lw_chain: one panel, straight from its packed form.  A panel is one forward stream and the next
 // panel follows it, which is what hardware prefetchers want: on Zen 4, two panels in flight or
 // software prefetch were 10 to 50 % slower for one token; only a jump elsewhere is prefetched.
-// lw_tile (on AVX-512 for q6_k alone, elsewhere lw_chain is as fast): from one 512 of K unpacked to
-// int16 words (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
+// lw_tile (on AVX-512 for q6_k alone: lw_chain is as fast for others): from one 512 of K unpacked
+// to int16 words (codes less their bias): 16 multiply-add pairs, 32 * 128 * 16256 < 2^31.
 #pragma once
 #include "matmul.h"
 #include "matmul_dot.h"
