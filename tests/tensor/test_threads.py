@@ -120,6 +120,36 @@ def test_a_cache_that_closes_while_a_thread_compiles_leaves_nothing_open():
         assert [e.code for e in refused] == ["run.closed"] and len(cache) == 0
 
 
+def test_a_cache_that_could_not_close_keeps_what_a_thread_compiles_meanwhile():
+    with t.Runtime("cpu", threads=1) as rt, t.PlanCache(rt) as cache:
+        inside, go, ran = threading.Event(), threading.Event(), threading.Event()
+        made: list[t.Plan] = []
+
+        def slow(b: t.Builder) -> None:
+            record(2)(b)
+            inside.set()
+            assert go.wait(30)
+
+        thread = threading.Thread(target=lambda: made.append(cache.compile(slow, key="slow")))
+        thread.start()
+        assert inside.wait(30)
+        busy = cache.compile(record(3), key="busy")
+        run = busy._all[0].engine.run
+        busy._all[0].engine.run = lambda numbers: (ran.wait(30), run(numbers))
+        x, y = np.ones(3, np.float32), np.zeros(3, np.float32)
+        fence = busy.submit(x=x, z=x, y=y)
+        with pytest.raises(RunError, match=r"run.busy"):
+            cache.close()
+        go.set()
+        thread.join(60)
+        assert len(cache) == 2 and cache.compile(slow, key="slow") is made[0]
+        ran.set()
+        fence.wait(60)
+        assert (y == 2).all()
+    with pytest.raises(RunError, match=r"run.closed"):  # the cache closed both, and then rt could
+        made[0].run(x=x[:2], z=x[:2], y=y[:2])
+
+
 def test_a_runtime_that_closes_while_a_thread_compiles():
     rt, inside, go = t.Runtime("cpu", threads=1), threading.Event(), threading.Event()
     b = rt.builder()

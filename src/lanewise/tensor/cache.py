@@ -91,10 +91,13 @@ class PlanCache(Closing):
         is done, and they are refused."""
         with self._lock:
             for whole, future in list(self._plans.items()):
-                if future.done() and future.exception() is None:
-                    future.result().close()
-                del self._plans[whole]
+                if future.done():
+                    if future.exception() is None:
+                        future.result().close()
+                    del self._plans[whole]
+            # only now is it sure to close: what is being compiled must find its place until then
             self._closed = True
+            self._plans.clear()
 
 
 class Buckets:
