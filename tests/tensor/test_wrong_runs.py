@@ -36,6 +36,7 @@ def step(b: t.Builder) -> None:
     w = b.weight("w", "q8_0", (5, 8 * 4))
     b.output("y", t.scale(x, "scale"))
     b.output("z", t.cast(h, "f32"))
+    b.output("u", t.abs(b.input("t", t.f32, (2, 3, 4))))
     b.output("r", t.gather_rows(w, b.input("ids", t.u32, (2,))))
     t.scatter_rows(b.state("s", t.f32, (4, 8)), x, b.input("at", t.u32, (4,)))
 
@@ -50,6 +51,7 @@ def good() -> Given:
         "x": np.ones((4, 8), np.float32), "h": np.ones((4, 8), ml_dtypes.bfloat16),
         "w": t.quantize_int8(np.ones((5, 32), np.float32)), "ids": np.zeros(2, np.uint32),
         "at": np.arange(4, dtype=np.uint32), "s": np.zeros((4, 8), np.float32),
+        "t": np.ones((2, 3, 4), np.float32), "u": np.zeros((2, 3, 4), np.float32),
         "y": np.zeros((4, 8), np.float32), "z": np.zeros((4, 8), np.float32),
         "r": np.zeros((2, 32), np.float32), "scale": 2.0, "n": 4,
     }  # fmt: skip
@@ -88,7 +90,8 @@ ROWS: dict[str, Row] = {
         lambda g: g | {"x": np.ones(32, np.float32)}, "shape", "(32,), it must be (4, 8)",
         "x.reshape(4, 8)", lambda g: g | {"x": np.ones(32, np.float32).reshape(4, 8)}),
     "fewer rows": Row(
-        lambda g: g | {"x": np.ones((3, 8), np.float32)}, "shape", "(3, 8)", "a shape of (4, 8)"),
+        lambda g: g | {"x": np.ones((3, 8), np.float32)}, "shape", "(3, 8)",
+        "an array of shape (4, 8)"),
     "columns first": Row(
         lambda g: g | {"x": np.asfortranarray(g["x"])}, "strides", "row-major and packed",
         "np.ascontiguousarray(x)",
@@ -100,11 +103,59 @@ ROWS: dict[str, Row] = {
     "an odd address": Row(
         lambda g: g | {"x": shifted()}, "alignment", "not aligned", "x.copy()",
         lambda g: g | {"x": shifted().copy()}),
+    "a transposed array": Row(
+        lambda g: g | {"x": np.ones((8, 4), np.float32)}, "shape", "(8, 4), it must be (4, 8)",
+        "np.ascontiguousarray(x.T)",
+        lambda g: g | {"x": np.ascontiguousarray(np.ones((8, 4), np.float32).T)}),
+    "axes in another order": Row(
+        lambda g: g | {"t": np.ones((3, 2, 4), np.float32)}, "shape", "(3, 2, 4), it must be",
+        "np.ascontiguousarray(x.transpose(1, 0, 2))",
+        lambda g: g | {"t": np.ascontiguousarray(np.ones((3, 2, 4), np.float32)
+                                                 .transpose(1, 0, 2))}),
+    "merged axes": Row(
+        lambda g: g | {"t": np.ones((6, 4), np.float32)}, "shape", "(6, 4), it must be",
+        "x.reshape(2, 3, 4)",
+        lambda g: g | {"t": np.ones((6, 4), np.float32).reshape(2, 3, 4)}),
+    "an axis of 1": Row(
+        lambda g: g | {"x": np.ones((4, 1, 8), np.float32)}, "shape", "(4, 1, 8), it must be",
+        "x.reshape(4, 8)", lambda g: g | {"x": np.ones((4, 1, 8), np.float32).reshape(4, 8)}),
+    "as many numbers in other rows": Row(
+        lambda g: g | {"x": np.ones((2, 16), np.float32)}, "shape", "(2, 16), it must be",
+        "an array of shape (4, 8)"),
+    "an output of float64": Row(
+        lambda g: g | {"y": np.zeros((4, 8))}, "dtype", "output 'y' is float64",
+        "y = np.empty((4, 8), np.float32)", lambda g: g | {"y": np.empty((4, 8), np.float32)}),
+    "a transposed output": Row(
+        lambda g: g | {"y": np.zeros((8, 4), np.float32)}, "shape", "output 'y' has shape (8, 4)",
+        "np.empty((4, 8), np.float32)", lambda g: g | {"y": np.empty((4, 8), np.float32)}),
+    "an output of columns": Row(
+        lambda g: g | {"y": np.zeros((8, 4), np.float32).T}, "strides", "output 'y' has strides",
+        "np.empty((4, 8), np.float32)", lambda g: g | {"y": np.empty((4, 8), np.float32)}),
+    "an output at an odd address": Row(
+        lambda g: g | {"y": shifted()}, "alignment", "not aligned", "np.empty((4, 8), np.float32)",
+        lambda g: g | {"y": np.empty((4, 8), np.float32)}),
+    "a state of float64": Row(
+        lambda g: g | {"s": np.zeros((4, 8))}, "dtype", "state 's' is float64",
+        "in all submissions: s = np.zeros((4, 8), np.float32)",
+        lambda g: g | {"s": np.zeros((4, 8), np.float32)}),
     "a list": Row(
-        lambda g: g | {"x": [[1.0] * 8] * 4}, "kind", "is list, no array", "NumPy array",
-        lambda g: g | {"x": np.array([[1.0] * 8] * 4, np.float32)}),
+        lambda g: g | {"x": [[1.0] * 8] * 4}, "kind", "is list, no array",
+        "np.asarray(x, np.float32)",
+        lambda g: g | {"x": np.asarray([[1.0] * 8] * 4, np.float32)}),
+    "a list of what NumPy has no name for": Row(
+        lambda g: g | {"h": [[1.0] * 8] * 4}, "kind", "is list, no array",
+        "np.asarray(x, ml_dtypes.bfloat16)",
+        lambda g: g | {"h": np.asarray([[1.0] * 8] * 4, ml_dtypes.bfloat16)}),
+    "a list to write into": Row(
+        lambda g: g | {"y": [[0.0] * 8] * 4}, "kind", "is list, no array",
+        "np.empty((4, 8), np.float32)", lambda g: g | {"y": np.empty((4, 8), np.float32)}),
+    "a number for an array": Row(
+        lambda g: g | {"x": 1.0}, "kind", "is float, no array", "np.asarray(x, np.float32)"),
     "nothing": Row(
-        lambda g: g | {"x": None}, "kind", "is NoneType", "NumPy array"),
+        lambda g: g | {"x": None}, "kind", "is NoneType, no array", "an array of f32 [4, 8]"),
+    "a tensor for its numbers": Row(
+        lambda g: g | {"x": runtime().builder().input("x", t.f32, (4, 8))}, "kind",
+        "has no numbers", "the array that holds the numbers"),
     "output over input": Row(
         lambda g: g | {"y": g["x"]}, "overlap", "'x' and 'y' share bytes", "memory of its own to"),
     "two outputs in one": Row(

@@ -6,7 +6,9 @@ Every mistake of a set is found at once.  An object that is bound again is not l
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ from lanewise.dtypes import DTYPES
 from lanewise.errors import LanewiseError, RunError, collect
 from lanewise.ir.builder import call_site
 from lanewise.quant.format import FORMATS
-from lanewise.tensor.handles import PortDesc, ScalarDesc
+from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor
 from lanewise.tensor.interop import device_of, from_object
 
 Array = NDArray[Any]
@@ -113,42 +115,101 @@ def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = 
         value = _foreign(port, value)
     dtype, shape = want or numpy_type(port)
     if value.dtype != dtype:
-        remedy = f"x.astype({dtype.name!r})"
-        if port.dtype == "bf16" and value.dtype == np.uint16:
-            remedy = "x.view(ml_dtypes.bfloat16)"
         what = f"is {value.dtype}, it must be {dtype.name}"
-        if port.dtype not in DTYPES:
-            what += f": the bytes of {port.dtype}'s rows"
-            remedy = ("quantize_int8(x)" if port.dtype == "q8_0" else
-                      f"the checkpoint's bytes as uint8 {shape}")  # fmt: skip
-        raise _bad("dtype", port, what, remedy)
+        what += "" if port.dtype in DTYPES else f": the bytes of {port.dtype}'s rows"
+        raise _bad("dtype", port, what, _made(port) or _converted(port, value.dtype, shape))
     if value.shape != shape:
-        remedy = f"x.reshape{shape}" if value.size == math.prod(shape) else f"a shape of {shape}"
-        raise _bad("shape", port, f"has shape {value.shape}, it must be {shape}", remedy)
+        raise _bad("shape", port, f"has shape {value.shape}, it must be {shape}",
+                   _made(port) or _reshaped(value.shape, shape))  # fmt: skip
     if not value.flags.c_contiguous:
         raise _bad("strides", port, f"has strides {value.strides}: it must be row-major and packed",
-                   "np.ascontiguousarray(x)")  # fmt: skip
-    if port.kind in ("state", "output") and not value.flags.writeable:
+                   _made(port) or "np.ascontiguousarray(x)")  # fmt: skip
+    if port.kind in _WRITTEN and not value.flags.writeable:
         raise _bad("readonly", port, "is read-only", "bind an array that can be written")
     if not value.flags.aligned:
-        raise _bad("alignment", port, "is not aligned to its elements", "x.copy()")
+        raise _bad("alignment", port, "is not aligned to its elements", _made(port) or "x.copy()")
     return value
+
+
+_WRITTEN = ("state", "output")
+
+
+def _name(dtype: Any) -> str:
+    """How code says a dtype."""
+    return "ml_dtypes.bfloat16" if dtype.name == "bfloat16" else f"np.{dtype.name}"
+
+
+def _made(port: PortDesc) -> str:
+    """What makes the array of a port that is written ("" for others): what is written into a
+    converted copy would be lost."""
+    if port.kind not in _WRITTEN:
+        return ""
+    dtype, shape = numpy_type(port)
+    said = f"{port.name} = " if port.name.isidentifier() else ""
+    if port.kind == "state":
+        return f"bind one array in all submissions: {said}np.zeros({shape}, {_name(dtype)})"
+    return f"bind an array of its own, and read that: {said}np.empty({shape}, {_name(dtype)})"
+
+
+def _converted(port: PortDesc, given: Any, shape: tuple[int, ...]) -> str:
+    """What converts the array of a port that is read."""
+    if port.dtype not in DTYPES:
+        whole = f"the checkpoint's bytes as uint8 {shape}"
+        return "quantize_int8(x)" if port.dtype == "q8_0" else whole
+    if port.dtype == "bf16" and given == np.uint16:
+        return "x.view(ml_dtypes.bfloat16)"
+    return f"x.astype({DTYPES[port.dtype].numpy.name!r})"
+
+
+def _reshaped(given: tuple[int, ...], want: tuple[int, ...]) -> str:
+    """What makes an array of the wanted shape, where that keeps each number at its place: axes
+    that are split, merged or of size 1 by `reshape`, axes in another order by a transpose."""
+    if math.prod(given) == math.prod(want):
+        ends, wanted = _ends(given), _ends(want)
+        if ends <= wanted or wanted <= ends:
+            return f"x.reshape{want}"
+        if given[::-1] == want:
+            return "its axes are the other way round: np.ascontiguousarray(x.T)"
+        if sorted(given) == sorted(want):
+            left = list(range(len(given)))
+            order = []
+            for extent in want:
+                order.append(left.pop([given[i] for i in left].index(extent)))
+            return ("its axes are in another order: "
+                    f"np.ascontiguousarray(x.transpose{tuple(order)})")  # fmt: skip
+    return f"an array of shape {want}"
+
+
+def _ends(shape: tuple[int, ...]) -> set[int]:
+    """Where runs of whole axes begin: of shapes that split one another's axes one holds all of
+    the other's."""
+    return set(itertools.accumulate(shape, operator.mul))
 
 
 def _foreign(port: PortDesc, value: Any) -> Array:
     if getattr(value, "format", None) == port.dtype and hasattr(value, "data"):
         return value.data
+    if isinstance(value, Tensor | State):
+        raise _bad("kind", port, f"is {value!r}, which has no numbers: it stands for them in a "
+                   "recording", "bind the array that holds the numbers")  # fmt: skip
     elsewhere = device_of(value)
     if elsewhere is not None:
         raise _bad("device", port, f"lies on device {elsewhere}, not in this processor's memory",
-                   "bring it here first: x.cpu()")  # fmt: skip
+                   _made(port) or "bring it here first: x.cpu()")  # fmt: skip
+    if value is None or isinstance(value, str | bytes | dict | set):
+        raise _bad("kind", port, f"is {type(value).__name__}, no array", _made(port) or
+                   f"bind an array of {port.dtype} {list(port.shape)}")  # fmt: skip
     try:
         return from_object(value, port.dtype == "bf16")
-    except (TypeError, ValueError, BufferError, RuntimeError) as e:
-        raise _bad(
-            "kind", port, f"is {type(value).__name__}, no array that is used where it is: {e}",
-            "a NumPy array, a DLPack object, a buffer, or Runtime.buffer",
-        ) from e
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        numbers = isinstance(value, list | tuple | int | float | complex | np.generic)
+        why = "" if numbers else f" that is used where it is: {error}"
+        remedy = "a NumPy array, a DLPack object, a buffer, or Runtime.buffer"
+        if numbers or hasattr(value, "__array__"):
+            dtype = numpy_type(port)[0]
+            remedy = f"make an array of it: np.asarray(x, {_name(dtype)})"
+        raise _bad("kind", port, f"is {type(value).__name__}, no array{why}",
+                   _made(port) or remedy) from None  # fmt: skip
 
 
 def _bad(code: str, port: PortDesc, what: str, remedy: str) -> RunError:
@@ -174,7 +235,7 @@ class Table:
         self.ports = {p.name: p for p in ports}
         self.scalars = {s.name: s for s in scalars}
         self._types = {p.name: numpy_type(p) for p in ports}
-        self._written = {p.name for p in ports if p.kind in ("state", "output")}
+        self._written = {p.name for p in ports if p.kind in _WRITTEN}
 
     def check(
         self, bindings: Mapping[str, Any], known: Mapping[str, Bound]
