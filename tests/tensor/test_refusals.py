@@ -13,9 +13,10 @@ from lanewise import tensor as t
 from lanewise.errors import GraphError, Refused
 from lanewise.ir.opdef import apply, ops
 from lanewise.pipeline import Options, compile_forms
-from tests.tensor import refusals as refusals_module
 from tests.tensor.refusals import ROWS
 from tests.tensor.support import compile, refusals, runtime
+
+FILES = ("refusals", "refusals_layers", "wrong")
 
 
 def here() -> int:
@@ -65,7 +66,7 @@ def test_a_wrong_program_is_refused_once_and_the_remedy_compiles(name):
     (error,) = refusals(row.wrong)
     assert error.code == f"graph.{row.code}", error
     assert row.message in error.message and row.remedy in error.remedy, error
-    assert error.place.split(":")[0] == refusals_module.__file__, error
+    assert Path(error.place.split(":")[0]).stem in FILES, error
     b = runtime().builder("right")
     row.right(b)
     program, _ = compile_forms({"main": b.graph()}, Options())

@@ -18,7 +18,7 @@ import numpy as np
 from lanewise.dtypes import DType
 from lanewise.errors import GraphError
 from lanewise.ir.builder import call_site
-from lanewise.tensor.builder import Builder, short
+from lanewise.tensor.builder import CALLED, Builder, short
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor
 
 P = ParamSpec("P")
@@ -134,7 +134,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         owners = {n: b for n, v in given.items() if (b := _own(v)) is not None}
         if len(set(owners.values())) > 1:
             return cast(R, nothing(foreign(op, owners), results, *given.values()))
-        return cast(Any, function)(*map(plain, args), **{n: plain(v) for n, v in kwargs.items()})
+        token = None if CALLED.get() else CALLED.set(op)
+        try:
+            return cast(Any, function)(*map(plain, args), **{n: plain(kwargs[n]) for n in kwargs})
+        finally:
+            if token is not None:
+                CALLED.reset(token)
 
     return call
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.errors import UsageError
+from lanewise.errors import GraphError, UsageError
 from lanewise.ir.builder import call_site
+from lanewise.ir.ops.attention import want_cache
 from lanewise.quant import caches
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
@@ -68,7 +69,12 @@ def kv_write(
     [S, W] of pages of `block` positions: the next version of a cache."""
     b = builder_of("kv_write", state, x)
     places(b, state, table, slots, positions, block)
-    return b.next_state("kv_write", state, x, table, slots, positions, page=block)[0]
+    return b.next_state("kv_write", state, x, table, slots, positions, names=_NAMES,
+                        page=block)[0]  # fmt: skip
+
+
+_NAMES = {"page": "block"}
+_PAGED = {**_NAMES, "table": "pages", "extents": "query_extents"}
 
 
 @checked
@@ -109,11 +115,11 @@ def attention(
     flat = call.flat()
     number = q.shape[-1] ** -0.5 if scale is None else scale
     if isinstance(number, str):
-        flat = b.op("scale", (flat, b.scalar_ref("attention", number, "f32")))
+        flat = b.op("scale", (flat, b.scalar_ref("attention", number, "f32")), names={"x": "q"})
         number = 1.0
     more = () if sinks is None else (sinks,)
-    out = b.op("attention", (flat, k, v, *rows, *more), scale=float(number), window=window,
-               softcap=float(softcap), page=block)  # fmt: skip
+    out = b.op("attention", (flat, k, v, *rows, *more), names=_PAGED, scale=float(number),
+               window=window, softcap=float(softcap), page=block)  # fmt: skip
     return out if out.poisoned or out.shape == q.shape else reshape(out, q.shape)
 
 
@@ -158,10 +164,11 @@ class _Attention:
             self.refuse("attribute", f"block is {block}; a page holds 16, 32 or a multiple of 64 "
                         "positions", "BlockPool(blocks, 64) and block=64")
             return False
-        if len(self.k.shape) != 3 or self.k.shape[0] % block:
-            self.refuse("shape", f"k is {self.k.type}; it must be [capacity, kv heads, width] with "
-                        f"a capacity of whole pages of {block}",
-                        "round the capacity up; layer_state")  # fmt: skip
+        try:
+            want_cache("attention", "k", self.k.type, block)
+        except GraphError as error:
+            self.refuse(error.code.removeprefix("graph."),
+                        error.message.removeprefix("attention: "), error.remedy)  # fmt: skip
             return False
         self.block = block
         return True
@@ -266,8 +273,8 @@ class _Attention:
                 return None
             extents = self.b.constant(np.ones(rows, np.uint32), f"ones.{rows}")
         segments(self.b, extents, rows, lengths, table.shape[1] * self.block)
-        made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", results=2,
-                            rows=rows, reach=table.shape[1] * self.block)  # fmt: skip
+        made = self.b.multi("ragged_rows", (lengths, extents), as_="attention", names=_PAGED,
+                            results=2, rows=rows, reach=table.shape[1] * self.block)  # fmt: skip
         return None if made[0].poisoned else (table, made[0], made[1])
 
 

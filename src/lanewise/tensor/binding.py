@@ -6,9 +6,6 @@ Every mistake of a set is found at once.  An object that is bound again is not l
 
 from __future__ import annotations
 
-import itertools
-import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +17,7 @@ from lanewise.closing import Closing
 from lanewise.dtypes import DTYPES
 from lanewise.errors import LanewiseError, RunError, collect
 from lanewise.ir.builder import call_site
+from lanewise.ir.ops.rules import regroups, reordered
 from lanewise.quant.format import FORMATS
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor
 from lanewise.tensor.interop import device_of, from_object
@@ -164,26 +162,14 @@ def _converted(port: PortDesc, given: Any, shape: tuple[int, ...]) -> str:
 def _reshaped(given: tuple[int, ...], want: tuple[int, ...]) -> str:
     """What makes an array of the wanted shape, where that keeps each number at its place: axes
     that are split, merged or of size 1 by `reshape`, axes in another order by a transpose."""
-    if math.prod(given) == math.prod(want):
-        ends, wanted = _ends(given), _ends(want)
-        if ends <= wanted or wanted <= ends:
-            return f"x.reshape{want}"
-        if given[::-1] == want:
-            return "its axes are the other way round: np.ascontiguousarray(x.T)"
-        if sorted(given) == sorted(want):
-            left = list(range(len(given)))
-            order = []
-            for extent in want:
-                order.append(left.pop([given[i] for i in left].index(extent)))
-            return ("its axes are in another order: "
-                    f"np.ascontiguousarray(x.transpose{tuple(order)})")  # fmt: skip
+    if regroups(given, want):
+        return f"x.reshape{want}"
+    if given[::-1] == want:
+        return "its axes are the other way round: np.ascontiguousarray(x.T)"
+    axes = reordered(given, want)
+    if axes is not None:
+        return f"its axes are in another order: np.ascontiguousarray(x.transpose{axes})"
     return f"an array of shape {want}"
-
-
-def _ends(shape: tuple[int, ...]) -> set[int]:
-    """Where runs of whole axes begin: of shapes that split one another's axes one holds all of
-    the other's."""
-    return set(itertools.accumulate(shape, operator.mul))
 
 
 def _foreign(port: PortDesc, value: Any) -> Array:

@@ -8,7 +8,10 @@ belongs to one thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +35,18 @@ if TYPE_CHECKING:
 
 POISON = Type("f32", (1,))
 ARITHMETIC = ("add", "sub", "mul", "div")
+SAME: Mapping[str, str] = MappingProxyType({})
+
+# The function that the author called, while it calls others on the author's behalf: a refusal
+# says its name.
+CALLED: ContextVar[str] = ContextVar("called", default="")
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """A refusal's words with operands and attributes as the author knows them."""
+    for own, known in names.items():
+        text = re.sub(rf"(?:(?<=: )|(?<=, )|(?<=\()|(?<=declare )|(?<=give )){own}\b", known, text)
+    return text
 
 
 def short(x: Any) -> str:
@@ -61,6 +76,10 @@ class Builder:
 
     def refuse(self, code: str, message: str, remedy: str, place: str = "") -> None:
         """Collect one refusal at the author's line; the remedy is what to write instead."""
+        outer, inner = CALLED.get(), re.match(r"\w+(?=: )", message)
+        if outer and inner is not None and inner[0] != outer:
+            message = outer + message[inner.end() :]
+            remedy = re.sub(rf"\b{inner[0]}\(", f"{outer}(", remedy)
         self._errors.append(
             GraphError(f"graph.{code}", message, place=place or call_site(), remedy=remedy)
         )
@@ -258,18 +277,18 @@ class Builder:
 
     def op(
         self, op: str, operands: Sequence[Any], *, strided: bool = False, as_: str = "",
-        **attrs: Any,
+        names: Mapping[str, str] = SAME, **attrs: Any,
     ) -> Tensor:  # fmt: skip
-        """Apply an op with one result.  `strided`: views are taken as they are; `as_`: the name
-        that refusals say."""
-        return self.multi(op, operands, strided=strided, as_=as_, **attrs)[0]
+        """Apply an op with one result.  `strided`: views are taken as they are; `as_`, `names`:
+        what refusals call the op, and its operands and attributes."""
+        return self.multi(op, operands, strided=strided, as_=as_, names=names, **attrs)[0]
 
     def multi(
         self, op: str, operands: Sequence[Any], *, strided: bool = False, as_: str = "",
-        results: int = 1, **attrs: Any,
+        names: Mapping[str, str] = SAME, results: int = 1, **attrs: Any,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Apply an op with several results."""
-        refs = self.refs(op, operands, strided, as_)
+        refs = self.refs(op, operands, strided, as_, names)
         if refs is not None:
             try:
                 made = self.graph_builder.apply_multi(op, *refs, **attrs)
@@ -278,14 +297,16 @@ class Builder:
                     return tuple(Tensor(self, r, y) for r, y in zip(made, types, strict=True))
             except GraphError as error:
                 message = error.message.replace(f"{op}:", f"{as_ or op}:", 1)
-                self.refuse(error.code.removeprefix("graph."), message, error.remedy)
+                self.refuse(error.code.removeprefix("graph."), renamed(message, names),
+                            renamed(error.remedy, names))  # fmt: skip
         return (self.poison(*operands),) * results
 
     def refs(
-        self, op: str, operands: Sequence[Any], strided: bool, as_: str = ""
-    ) -> list[Ref] | None:
+        self, op: str, operands: Sequence[Any], strided: bool, as_: str = "",
+        known: Mapping[str, str] = SAME,
+    ) -> list[Ref] | None:  # fmt: skip
         """The operands' refs; None if one was refused (now, or before)."""
-        names = [o.rstrip("?").lstrip("*") for o in opdef(op).operands]
+        names = [known.get(n, n) for n in (o.rstrip("?").lstrip("*") for o in opdef(op).operands)]
         said = as_ or op
         for name, x in zip(names, operands, strict=False):
             if x is None and op in ARITHMETIC and self.scalars:
@@ -357,10 +378,13 @@ class Builder:
         type = Type(state.dtype, state.shape[1:] or (1,))
         return State(self, None, type, state.root, state.window, state.version)
 
-    def next_state(self, op: str, state: State, *operands: Any, as_: str = "",
-                   strided: bool = False, **attrs: Any) -> tuple[State, tuple[Tensor, ...]]:
+    def next_state(
+        self, op: str, state: State, *operands: Any, as_: str = "", strided: bool = False,
+        names: Mapping[str, str] = SAME, **attrs: Any,
+    ) -> tuple[State, tuple[Tensor, ...]]:  # fmt: skip
         """Apply an op that writes: (the next version, its other results)."""
-        made = self.multi(op, (state, *operands), as_=as_, strided=strided, **attrs)
+        made = self.multi(op, (state, *operands), as_=as_, strided=strided, names=names,
+                          **attrs)  # fmt: skip
         if made[0].ref is None:
             type = state.type if isinstance(state, State) else POISON
             poisoned = State(self, None, type, "", (), 0)

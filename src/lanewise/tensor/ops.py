@@ -264,11 +264,17 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         builder.refuse("shape", f"matmul: b is {b.type}, a is {a.type}: leading axes must be "
                        "equal", "contiguous(broadcast(...)) of the smaller one")  # fmt: skip
         return builder.poison(a)
+    if b.shape[-2] != k:
+        turned = f"contiguous(transpose(b)) is [...,{k},{b.shape[-2]}]"
+        builder.refuse("shape", f"matmul: b is {b.type}, a is {a.type}: inner sizes must be equal",
+                       turned if b.shape[-1] == k else f"b [..., {k}, N]")  # fmt: skip
+        return builder.poison(a)
     count = math.prod(lead)
     rows = reshape(a, (count * m, k))
     each = builder.constant(np.full(count, m, np.uint32), f"rows.{count}.{m}")
     matrices = reshape(b, (count, *b.shape[-2:]))
-    made = builder.op("grouped_matmul", (rows, matrices, each), as_="matmul")
+    made = builder.op("grouped_matmul", (rows, matrices, each), as_="matmul",
+                      names={"x": "a", "w": "b"})  # fmt: skip
     return made if made.poisoned else reshape(made, (*lead, m, b.shape[-1]))
 
 
@@ -343,7 +349,9 @@ def softmax(
                  "bring the axis to the end: softmax(contiguous(transpose(x, ...)))")  # fmt: skip
         return b.poison(x)
     x = x if scale_name is None else scale(x, scale_name)
-    return b.op("softmax", (x if mask is None else add(x, mask),))
+    if mask is not None:
+        x = b.op("add", (x, mask), strided=True, names={"a": "x", "b": "mask"})
+    return b.op("softmax", (x,))
 
 
 @checked
@@ -384,9 +392,13 @@ def rope(
     if base_name is not None:
         base = b.scalar_ref("rope", base_name, "f32")
         more = () if factors is None else (factors,)
-        table = b.op("rope_angles", (positions, base, *more), as_="rope", rotary=rotary_dim)
+        table = b.op("rope_angles", (positions, base, *more), as_="rope", names=_ROPE,
+                     rotary=rotary_dim)  # fmt: skip
         rows = positions.shape[0]
         positions = b.constant(np.arange(rows, dtype=np.uint32), f"rows.{rows}")
     elif table is not None:
         b.watch(positions, table.shape[0], "a position", absent=True)
-    return b.op("rope", (x, positions, table), rotary=rotary_dim, style=style)
+    return b.op("rope", (x, positions, table), names=_ROPE, rotary=rotary_dim, style=style)
+
+
+_ROPE = {"rotary": "rotary_dim"}

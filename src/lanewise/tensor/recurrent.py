@@ -42,8 +42,9 @@ def linear_attention(
         return b.poison(v), state
     b.watch(query_extents, q.shape[0], "rows", whole=True)
     made, rest = b.next_state(
-        op, state, q, k, v, alpha, beta, query_extents, decay=decay, as_="linear_attention"
-    )
+        op, state, q, k, v, alpha, beta, query_extents, decay=decay, as_="linear_attention",
+        names=_COUNTS,
+    )  # fmt: skip
     return rest[0], made
 
 
@@ -55,8 +56,11 @@ def conv_ring(
     state).  taps f32 [L, C], the oldest first; state f32 [slots, L-1, C]: the last inputs."""
     b = builder_of("conv_ring", x, taps, state)
     b.watch(query_extents, x.shape[0], "rows", whole=True)
-    made, rest = b.next_state("conv_ring", state, x, taps, query_extents)
+    made, rest = b.next_state("conv_ring", state, x, taps, query_extents, names=_COUNTS)
     return rest[0], made
+
+
+_COUNTS = {"extents": "query_extents"}
 
 
 @checked

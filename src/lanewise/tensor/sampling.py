@@ -19,7 +19,6 @@ from lanewise.runtime.stream import MIN_TEMPERATURE
 from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
-from lanewise.tensor.ops import scale, softmax
 
 #: The seed's bound on what a truncation keeps.  Ours have none: k goes up to the row's width.
 TOP_MAX_ROUNDS: Final = math.inf
@@ -182,10 +181,13 @@ def sample(
         numbers = [b.scalar_ref("sample", f"{prefix}{name}", "f32") for name in names]
         logits = b.op("penalise", (logits, counts, *numbers), as_="sample")
     if options.greedy or draws is None:
-        return argmax(logits), counts
-    weights = softmax(scale(logits, f"{prefix}inverse_temperature"))
+        return b.op("argmax", (logits,), names={"x": "logits"}), counts
+    coldness = b.scalar_ref("sample", f"{prefix}inverse_temperature", "f32")
+    logits = b.op("scale", (logits, coldness), strided=True, names={"x": "logits"})
+    weights = b.op("softmax", (logits,), names={"x": "logits"})
     if options.top_k:
-        weights = top_k_mask(weights, options.top_k)
+        weights = b.op("top_k_mask", (weights,), names={"k": "top_k", "x": "logits"},
+                       k=options.top_k)  # fmt: skip
     if options.top_p:
         weights = top_p_mask(weights, options.top_p)
     if options.min_p:

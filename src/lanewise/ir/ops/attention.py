@@ -130,9 +130,21 @@ def want_cache(op: str, operand: str, t: Type, page: int) -> None:
         fail("rank", op, operand, f"is {t}; its rank must be 3",
              "[capacity, kv heads, width]; of several layers take one by `layer_state`")
     if t.shape[0] % page:
-        fail("shape", op, operand, f"is {t}; its first axis must be pages of {page} positions",
-             f"round the capacity up to {-(-t.shape[0] // page) * page}")  # fmt: skip
+        more = " (here heads come first)" if t.shape[1] % page == 0 else ""
+        fail("shape", op, operand, f"is {t}; it must be [capacity, kv heads, width]{more}, of a "
+             f"capacity of whole pages of {page} positions: {page}, {2 * page}, {3 * page}, ...",
+             whole_pages(operand, t, page))  # fmt: skip
     want_blocks(op, operand, t)
+
+
+def whole_pages(operand: str, t: Type, page: int) -> str:
+    """What makes a cache [capacity, kv heads, width] of whole pages."""
+    capacity, heads, width = t.shape
+    if heads % page == 0:
+        return f"declare {operand} of shape {(heads, capacity, width)}"
+    rounded = -(-capacity // page) * page
+    return (f"round the capacity up: declare {operand} of shape {(rounded, heads, width)}; "
+            f"lengths say how many of the {rounded} positions hold tokens")  # fmt: skip
 
 
 def want_rows(op: str, types: Types, rows: int) -> None:

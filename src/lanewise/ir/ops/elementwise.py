@@ -29,7 +29,7 @@ def _infer(op: str, names: tuple[str, ...]) -> Infer:
             if t.dtype != types[0].dtype:
                 fail(
                     "dtype", op, name, f"is {t}, {names[0]} is {types[0]}: dtypes must be equal",
-                    "use `cast` on one of them",
+                    f"cast({name}, {types[0].dtype!r})",
                 )  # fmt: skip
         return (Type(types[0].dtype, broadcast_shapes(op, names, types)),)
 

@@ -30,6 +30,11 @@ def _linear_infer(types: Types, attrs: Attrs, op: str = "linear_attention") -> T
     want_dtype(op, "q", q, ("f32",))
     want_rank(op, "q", q, 3)
     rows = q.shape[0]
+    turned = (heads, width) == q.shape[1:] and v.shape == (rows, heads, inner)
+    if turned and width != inner:
+        fail("shape", op, "state", f"is {state}; its last two axes are the other way round: by "
+             f"values, then keys, [slots,H,V,K] = [{slots},{heads},{inner},{width}]",
+             f"declare state of shape ({slots}, {heads}, {inner}, {width}), and bind such an array")
     want_shape(op, "q", q, (rows, heads, inner))
     want_type(op, "k", k, "f32", (rows, heads, inner))
     want_type(op, "v", v, "f32", (rows, heads, width))
@@ -144,6 +149,10 @@ def _conv_infer(types: Types, attrs: Attrs) -> Types:
     want_dtype("conv_ring", "state", state, ("f32",))
     want_rank("conv_ring", "state", state, 3)
     slots, kept, width = state.shape
+    if kept == x.shape[-1] != width:
+        fail("shape", "conv_ring", "state", f"is {state}, x is {x}: its last two axes are the "
+             f"other way round: by inputs, then channels, [{slots},{width},{kept}]",
+             f"declare state of shape ({slots}, {width}, {kept}), and bind such an array")
     want_type("conv_ring", "x", x, "f32", (*x.shape[:1], width))
     want_type("conv_ring", "taps", w, "f32", (kept + 1, width))
     want_type("conv_ring", "extents", extents, "u32", (slots,))

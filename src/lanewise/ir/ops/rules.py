@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any, NoReturn, cast
 
 from lanewise.errors import GraphError
@@ -63,12 +65,32 @@ def want_shape(op: str, operand: str, type: Type, shape: Sequence[int]) -> None:
 def fit(operand: str, type: Type, shape: Sequence[int]) -> str:
     """What makes an operand of a shape, if an op does; else a declaration."""
     own, want = type.shape, tuple(shape)
-    if type.size == math.prod(want):
+    if regroups(own, want):
         return f"reshape({operand}, {want})"
+    axes = reordered(own, want)
+    if axes is not None:
+        return f"contiguous(permute({operand}, {_list(axes)}))"
     ends = own[::-1], want[::-1]
     if len(own) <= len(want) and all(a in (1, b) for a, b in zip(*ends, strict=False)):
         return f"contiguous(broadcast({operand}, {want}))"
     return f"give {operand} of shape {want}: declare it so, or `slice` it"
+
+
+def regroups(own: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    """Does `reshape` only split or merge axes, or add or drop axes of size 1?  (Else it brings
+    numbers of one row into others.)"""
+    ends: set[int] = set(accumulate(own, mul))
+    wanted: set[int] = set(accumulate(want, mul))
+    return math.prod(own) == math.prod(want) and (ends <= wanted or wanted <= ends)
+
+
+def reordered(own: tuple[int, ...], want: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes to permute by to get one shape from another, if that does it."""
+    if sorted(own) != sorted(want):
+        return None
+    left = [i for i, extent in enumerate(own) if extent != want[i]][::-1]
+    return tuple(i if extent == own[i] else left.pop([own[j] for j in left].index(extent))
+                 for i, extent in enumerate(want))  # fmt: skip
 
 
 def want_type(op: str, operand: str, type: Type, dtype: str, shape: Sequence[int]) -> None:
