@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.dtypes import from_numpy
 from lanewise.ir.graph import Graph, Type
 from lanewise.ir.values import DTYPES
 from lanewise.pipeline import Options, compile_forms
@@ -148,7 +149,7 @@ class Native:
 def bits(a: np.ndarray) -> np.ndarray:
     """An array's bits, every NaN the same."""
     raw = np.ascontiguousarray(a)
-    if raw.dtype.kind == "f" or raw.dtype.name == "bfloat16":
+    if from_numpy(raw.dtype).is_float:
         raw = np.where(np.isnan(raw.astype(np.float32)), np.asarray(np.nan, raw.dtype), raw)
     return raw.view(np.uint8)
 

@@ -16,7 +16,7 @@ def test_rows_agree_with_numpy(name):
     assert str(row) == name and dtype(row) is row
     assert row.numpy.itemsize == row.itemsize
     assert from_numpy(row.numpy) is row
-    assert is_float(name) == (name in ("f64", "f32", "f16", "bf16"))
+    assert is_float(name) == (name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"))
     assert row.kind == {"f": "f", "b": "b", "i": "i", "u": "u"}[name[0] if name != "bf16" else "f"]
 
 

@@ -36,13 +36,15 @@ _WHERE = {  # public name -> the module that has it
     "compile": "lane",
     "f16": "tensor",
     "f32": "tensor",
+    "f8_e4m3": "tensor",
+    "f8_e5m2": "tensor",
     "i32": "tensor",
     "inspect": "lane",
     "pull": "checkpoint.pull",
     "u32": "tensor",
 }
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (in the order of `sorted`: f16 before f8)
     "BuildError",
     "CheckpointError",
     "Generation",
@@ -62,6 +64,8 @@ __all__ = [
     "compile",
     "f16",
     "f32",
+    "f8_e4m3",
+    "f8_e5m2",
     "i32",
     "inspect",
     "pull",
@@ -84,7 +88,7 @@ if TYPE_CHECKING:
     )
     from lanewise.lane import Generation, Lane, compile, inspect
     from lanewise.lane.spec import ModelInfo
-    from lanewise.tensor import Runtime, bf16, f16, f32, i32, u32
+    from lanewise.tensor import Runtime, bf16, f8_e4m3, f8_e5m2, f16, f32, i32, u32
 
 
 def __getattr__(name: str) -> Any:

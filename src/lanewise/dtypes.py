@@ -1,7 +1,8 @@
 """The scalar types, by name: one table.
 
 Laws: a name says kind and bits and nothing else; bytes are little endian; importing this module
-loads neither NumPy extensions nor anything slow (bf16 comes from ml_dtypes on first use).
+loads neither NumPy extensions nor anything slow (bf16 and the 8-bit floats come from ml_dtypes, on
+first use).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype, little endian; bf16 needs ml_dtypes, imported here and only here."""
-        if self.name == "bf16":
+        """The NumPy dtype, little endian; some need ml_dtypes, imported here and only here."""
+        if self.name in _EXTENSIONS:
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            return np.dtype(getattr(ml_dtypes, _EXTENSIONS[self.name]))
         return np.dtype(_NUMPY[self.name])
 
     @property
     def is_float(self) -> bool:
-        """True for f64, f32, f16 and bf16."""
+        """True for f64, f32, f16, bf16, f8_e4m3 and f8_e5m2."""
         return self.kind == "f"
 
     def __str__(self) -> str:
@@ -48,6 +49,8 @@ _NUMPY = {
     "bool": "?",
 }  # fmt: skip
 
+_EXTENSIONS = {"bf16": "bfloat16", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2"}
+
 DTYPES: dict[str, DType] = {
     row.name: row
     for row in (
@@ -55,6 +58,8 @@ DTYPES: dict[str, DType] = {
         DType("f32", 4, "f", "IEEE binary32"),
         DType("f16", 2, "f", "IEEE binary16"),
         DType("bf16", 2, "f", "the upper half of a binary32"),
+        DType("f8_e4m3", 1, "f", "4 bits of exponent, 3 of mantissa, to 448; no infinity; storage"),
+        DType("f8_e5m2", 1, "f", "the upper half of a binary16; storage"),
         DType("i64", 8, "i", "signed, two's complement"),
         DType("i32", 4, "i", "signed, two's complement"),
         DType("i16", 2, "i", "signed, two's complement"),
@@ -88,8 +93,9 @@ def from_numpy(kind: Any) -> DType:
     Raises UsageError ``usage.dtype`` for one without a row, big-endian ones among them.
     """
     wanted = np.dtype(kind)
-    if wanted.name == "bfloat16":
-        return DTYPES["bf16"]
+    for name, spelled in _EXTENSIONS.items():
+        if wanted.name == spelled:
+            return DTYPES[name]
     for name, spelled in _NUMPY.items():
         if wanted == np.dtype(spelled):
             return DTYPES[name]

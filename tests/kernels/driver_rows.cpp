@@ -103,6 +103,30 @@ void halves(const Arg* a) {  // which, in, out, n; 4..7 are the scalar helpers
   }
 }
 
+void bytes(const Arg* a) {  // which, in, out, n; 4..7 are the scalar helpers
+  const int64_t n = a[3].i, which = a[0].i;
+  const float* x = (const float*)a[1].p;
+  const uint8_t* h = (const uint8_t*)a[1].p;
+  float* out = (float*)a[2].p;
+  uint8_t* to = (uint8_t*)a[2].p;
+  for (int64_t i = 0; which >= 4 && i < n; ++i) {
+    if (which == 4) out[i] = lw_f8_e4m3_to_f32(h[i]);
+    if (which == 5) to[i] = lw_f32_to_f8_e4m3(x[i]);
+    if (which == 6) out[i] = lw_f8_e5m2_to_f32(h[i]);
+    if (which == 7) to[i] = lw_f32_to_f8_e5m2(x[i]);
+  }
+  for (int64_t i = 0; which < 4 && i < n; i += VF_N) {
+    const int64_t k = n - i < VF_N ? n - i : VF_N;
+    const bool whole = k == VF_N;
+    vf v = which & 1 ? vf_load_n(x + i, k) : vf_zero();
+    if (which == 0) v = whole ? vf_load_f8_e4m3(h + i) : vf_load_f8_e4m3_n(h + i, k);
+    if (which == 2) v = whole ? vf_load_f8_e5m2(h + i) : vf_load_f8_e5m2_n(h + i, k);
+    if (which == 1) whole ? vf_store_f8_e4m3(to + i, v) : vf_store_f8_e4m3_n(to + i, v, k);
+    if (which == 3) whole ? vf_store_f8_e5m2(to + i, v) : vf_store_f8_e5m2_n(to + i, v, k);
+    if (!(which & 1)) vf_store_n(out + i, v, k);
+  }
+}
+
 void lanes(const Arg* a) {  // in (ends where memory may end), out [VF_N + 1][2 * VF_N], n
   const float* x = (const float*)a[0].p;
   float* out = (float*)a[1].p;
@@ -247,6 +271,7 @@ LW_EXPORT int64_t lw_drive(int64_t operation, const Arg* a) {
     case 10: return lw_attention_scratch_f16(a[0].i, a[1].i);
     case 11: return lw_sample_scratch(a[0].i);
     case 12: return VF_N;
+    case 13: bytes(a); return 0;
     default: return -1;
   }
 }

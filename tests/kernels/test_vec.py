@@ -152,6 +152,60 @@ def test_floats_narrow_to_nearest_even(isa: str) -> None:
             assert same_bits(wide, x.astype(kind).astype(np.float32)), which
 
 
+F8 = ((0, ml_dtypes.float8_e4m3fn), (2, ml_dtypes.float8_e5m2))  # vectors; scalars are 4 more
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("which", "kind"), F8)
+def test_all_bytes_widen(isa: str, which: int, kind: type) -> None:
+    source = np.arange(256 + 5, dtype=np.uint32).astype(np.uint8)  # the last vector is partial
+    for helper in (which, which + 4):
+        out = np.zeros(len(source), np.float32)
+        driver(isa)(13, helper, source, out, len(source))
+        assert same_bits(out, source.view(kind).astype(np.float32)), helper
+        assert (np.signbit(out) == (source >= 128))[~np.isnan(out)].all()
+
+
+def narrowing(kind: type) -> np.ndarray:
+    """f32 that may round wrongly: every half, the middles between neighbouring codes, their
+    neighbours in f32, what overflows, any bits."""
+    rng = np.random.default_rng(9)
+    codes = np.arange(256, dtype=np.uint8).view(kind).astype(np.float32)
+    codes = np.unique(codes[np.isfinite(codes)])
+    step = codes[-1] - codes[-2]
+    beyond = np.array([codes[-1] + step, codes[-1] + step / 2, codes[0] - step / 2], np.float32)
+    near = np.concatenate([codes, (codes[1:] + codes[:-1]) / 2, beyond])
+    with np.errstate(all="ignore"):
+        half = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+    huge = np.array([1e30, -1e30, 3.4e38, 2.0**-149, -(2.0**-126)], np.float32)
+    random = rng.integers(0, 2**32, 20_003, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    sides = [np.nextafter(near, np.float32(s), dtype=np.float32) for s in (-np.inf, np.inf)]
+    return np.concatenate([half, near, *sides, ODD, huge, random])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("which", "kind"), F8)
+def test_floats_narrow_to_bytes(isa: str, which: int, kind: type) -> None:
+    x = narrowing(kind)
+    with np.errstate(all="ignore"):
+        want = x.astype(kind)
+    for helper in (which + 1, which + 5):
+        out = np.zeros(len(x), np.uint8)
+        driver(isa)(13, helper, x, out, len(x))
+        nan = np.isnan(want.astype(np.float32))
+        assert (out == want.view(np.uint8))[~nan].all(), helper
+        assert np.isnan(out.view(kind).astype(np.float32))[nan].all(), helper
+
+
+@pytest.mark.parametrize(("which", "kind"), F8)
+def test_partial_stores_of_bytes_write_no_more(which: int, kind: type) -> None:
+    for isa in ISAS:
+        for n in range(1, 20):
+            x, out = np.full(n, 1.5, np.float32), np.full(64, 9, np.uint8)
+            driver(isa)(13, which + 1, x, out, n)
+            assert (out[:n].view(kind) == 1.5).all() and (out[n:] == 9).all()
+
+
 @pytest.mark.parametrize("isa", [i for i in ISAS if i != "qemu"])
 def test_partial_loads_stay_inside(isa: str) -> None:
     """The array ends where its page of memory ends, and what follows may not be read."""

@@ -58,7 +58,7 @@ TABLE: dict[str, str] = {
     "Builder.Identity": "`Builder.identity`",
     "CompileOptions": "the keyword arguments of `Builder.compile`",
     "CompileOptions.Label": "`Runtime.compile(label=)`",
-    "DType": "the constants `f32`, `f16`, `bf16`, `u32`, `i32`; formats are strings (\"q4_1\")",
+    "DType": "`f32`, `f16`, `bf16`, `f8_e4m3`, `f8_e5m2`, `u32`, `i32`; formats: text (\"q4_1\")",
     "Identity": "`Identity`",
     "Int4": "`Int4`",
     "Int4.Codes": "`Int4.codes`",

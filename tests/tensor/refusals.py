@@ -16,6 +16,10 @@ ELEMENTS = {
         lambda b: out(b, x(b, 4, 8) + x(b, 4, 8, name="h", dtype=t.f16)),
         "dtype", "add: b is f16", "cast",
         lambda b: out(b, x(b, 4, 8) + t.cast(x(b, 4, 8, name="h", dtype=t.f16), t.f32))),
+    "a sum in 8 bits": Row(
+        lambda b: out(b, x(b, 4, dtype=t.f8_e4m3) + x(b, 4, dtype=t.f8_e4m3, name="h")),
+        "dtype", "add: a is f8_e4m3", "cast(a, 'f32')",
+        lambda b: out(b, t.cast(x(b, 4, dtype=t.f8_e4m3), "f32") + x(b, 4, name="h"))),
     "shapes that do not broadcast": Row(
         lambda b: out(b, x(b, 4, 8) * x(b, 4, name="z")),
         "shape", "does not broadcast", "reshape",
@@ -171,6 +175,9 @@ DECLARATIONS = {
     "no such dtype": Row(
         lambda b: b.input("x", "f99", (4,)), "dtype", "'f99'", "bf16",
         lambda b: out(b, t.abs(b.input("x", "bf16", (4,))))),
+    "a state of 8 bits": Row(
+        lambda b: b.state("s", t.f8_e5m2, (4, 8)), "dtype", "'f8_e5m2'", "f32, f16, bf16, u32",
+        lambda b: out(b, t.read_state(b.state("s", t.bf16, (4, 8))))),
     "f64": Row(
         lambda b: b.input("x", "f64", (4,)), "dtype", "'f64'", "f32",
         lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),

@@ -220,7 +220,7 @@ def test_a_buffer_gives_itself_out():
     assert half.closed
 
 
-def test_f8_is_storage_of_others_and_its_refusal_says_how_to_widen(plan):
+def test_f8_at_a_port_of_f32_is_refused_with_what_widens_it(plan):
     x = f32(RNG, 2, 2)
     for name in ("float8_e4m3fn", "float8_e5m2"):
         small = x.astype(getattr(ml_dtypes, name))

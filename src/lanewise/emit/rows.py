@@ -28,7 +28,10 @@ VECTOR: Final = {
     "erf": "vf_erf({0})", "swiglu": "vf_mul(vf_silu({0}), {1})", "scale": "vf_mul({0}, {1})",
     "cast": "{0}", "contiguous": "{0}",
 }  # fmt: skip
-C_TYPES: Final = {"f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "u32": "uint32_t"}
+C_TYPES: Final = {
+    "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "f8_e4m3": "uint8_t",
+    "f8_e5m2": "uint8_t", "u32": "uint32_t",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ Array = np.ndarray[Any, Any]
 DTYPES = {
     "f32": np.dtype(np.float32), "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16), "u32": np.dtype(np.uint32),
-    "i32": np.dtype(np.int32),
+    "i32": np.dtype(np.int32), "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }  # fmt: skip
+_TWICE = [DTYPES[n] for n in ("bf16", "f8_e4m3", "f8_e5m2")]  # rounded to f32 first by astype
 _NAMES = {v: k for k, v in DTYPES.items()}
 _decoded: dict[int, tuple[Any, Array]] = {}  # id -> (the matrix or None, f32 rows)
 
@@ -70,20 +72,17 @@ def rounded(x: Array, type: Type) -> Array:
     if x.dtype == dtype:
         return x
     with np.errstate(all="ignore"):
-        if dtype == DTYPES["bf16"] and x.dtype == np.float64:
-            return _bf16(x)
-        return x.astype(dtype)
+        return (_odd(x) if dtype in _TWICE and x.dtype == np.float64 else x).astype(dtype)
 
 
-def _bf16(x: Array) -> Array:
-    """float64 to bf16 with one rounding: via f32 rounded to odd, which cannot tie wrongly."""
+def _odd(x: Array) -> Array:
+    """float64 to f32 rounded to odd: a second rounding, to fewer bits, cannot tie wrongly."""
     near = x.astype(np.float32)
     bits = near.view(np.int32)
     inexact = (near.astype(np.float64) != x) & np.isfinite(near)
     over = np.abs(near.astype(np.float64)) > np.abs(x)
     down = np.where(inexact & over, bits - 1, bits)  # the magnitude rounded towards zero
-    odd = np.where(inexact, down | 1, down).astype(np.int32).view(np.float32)
-    return odd.astype(DTYPES["bf16"])
+    return np.where(inexact, down | 1, down).astype(np.int32).view(np.float32)
 
 
 def value_type(value: Any) -> Type:

@@ -11,7 +11,10 @@ from lanewise.quant.format import FORMATS
 if TYPE_CHECKING:
     from lanewise.kernels.bodies import Rows
 
-ITEMSIZE: Final = {"f32": 4, "u32": 4, "i32": 4, "f16": 2, "bf16": 2, "f64": 8, "i8": 1, "u8": 1}
+ITEMSIZE: Final = {
+    "f32": 4, "u32": 4, "i32": 4, "f16": 2, "bf16": 2, "f8_e4m3": 1, "f8_e5m2": 1, "f64": 8,
+    "i8": 1, "u8": 1,
+}  # fmt: skip
 RECIPES: Final = {"int8x2": 64, "int8": 32}  # bytes of codes per group of 32
 PANEL: Final = 16  # output rows of a packed panel
 # bytes of a packed block where they differ from the checkpoint's

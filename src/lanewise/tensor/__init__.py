@@ -119,21 +119,22 @@ from lanewise.tensor.sampling import (
 )
 
 f32, f16, bf16 = DTYPES["f32"], DTYPES["f16"], DTYPES["bf16"]
+f8_e4m3, f8_e5m2 = DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]
 u32, i32 = DTYPES["u32"], DTYPES["i32"]
 
-__all__ = [
+__all__ = [  # noqa: RUF022 (in the order of `sorted`: f16 before f8)
     "MIN_TEMPERATURE", "TOP_MAX_ROUNDS", "BlockPool", "Buckets", "Buffer", "Builder", "Fence",
     "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized",
     "Runtime", "SamplingOptions", "ScalarDesc", "Shape", "State", "Stream", "Tensor",
     "ValueDesc", "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "combine",
     "contiguous", "conv_ring", "declare_sampling_scalars", "div", "erf", "exp", "f16", "f32",
-    "from_pages", "gather_rows", "gelu", "gelu_erf", "grouped_linear", "grouped_matmul",
-    "grouped_matvec", "i32", "int4", "int4_matmul", "int4_matvec", "kv_write", "layer_norm",
-    "layer_state", "linear", "linear_attention", "log", "matmul", "maximum", "min_p_mask",
-    "minimum", "mul", "neg", "permute", "quant_gather_rows", "quant_matmul", "quantize_int4",
-    "quantize_int8", "quantized", "ragged_rows", "read_state", "reduce_max", "reduce_sum",
-    "relu", "reshape", "rms_norm", "rope", "rope_factors", "rope_table", "route", "rsqrt",
-    "sample", "sample_categorical", "sample_rows", "scale", "scatter_rows", "sigmoid", "silu",
-    "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages", "top_k",
+    "f8_e4m3", "f8_e5m2", "from_pages", "gather_rows", "gelu", "gelu_erf", "grouped_linear",
+    "grouped_matmul", "grouped_matvec", "i32", "int4", "int4_matmul", "int4_matvec", "kv_write",
+    "layer_norm", "layer_state", "linear", "linear_attention", "log", "matmul", "maximum",
+    "min_p_mask", "minimum", "mul", "neg", "permute", "quant_gather_rows", "quant_matmul",
+    "quantize_int4", "quantize_int8", "quantized", "ragged_rows", "read_state", "reduce_max",
+    "reduce_sum", "relu", "reshape", "rms_norm", "rope", "rope_factors", "rope_table", "route",
+    "rsqrt", "sample", "sample_categorical", "sample_rows", "scale", "scatter_rows", "sigmoid",
+    "silu", "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages", "top_k",
     "top_k_mask", "top_p_mask", "transpose", "u32",
 ]  # fmt: skip

@@ -134,7 +134,12 @@ _WRITTEN = ("state", "output")
 
 def _name(dtype: Any) -> str:
     """How code says a dtype."""
-    return "ml_dtypes.bfloat16" if dtype.name == "bfloat16" else f"np.{dtype.name}"
+    return f"{'ml_dtypes' if _extension(dtype) else 'np'}.{dtype.name}"
+
+
+def _extension(dtype: Any) -> bool:
+    """Is it a dtype that NumPy has from ml_dtypes?"""
+    return dtype.type.__module__ == "ml_dtypes"
 
 
 def _made(port: PortDesc) -> str:
@@ -154,9 +159,10 @@ def _converted(port: PortDesc, given: Any, shape: tuple[int, ...]) -> str:
     if port.dtype not in DTYPES:
         whole = f"the checkpoint's bytes as uint8 {shape}"
         return "quantize_int8(x)" if port.dtype == "q8_0" else whole
-    if port.dtype == "bf16" and given == np.uint16:
-        return "x.view(ml_dtypes.bfloat16)"
-    return f"x.astype({DTYPES[port.dtype].numpy.name!r})"
+    want = DTYPES[port.dtype].numpy
+    if _extension(want) and given == f"u{want.itemsize}":
+        return f"x.view({_name(want)})"
+    return f"x.astype({want.name!r})"
 
 
 def _reshaped(given: tuple[int, ...], want: tuple[int, ...]) -> str:

@@ -22,7 +22,7 @@ from lanewise.errors import GraphError, LanewiseError, collect
 from lanewise.ir.builder import GraphBuilder, call_site
 from lanewise.ir.graph import Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
-from lanewise.ir.ops.rules import BLOCKS
+from lanewise.ir.ops.rules import BLOCKS, SCALARS, SMALL
 from lanewise.ir.states import overlap
 from lanewise.ir.verify import MAX_SIZE
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc
@@ -96,11 +96,12 @@ class Builder:
 
     def _type(self, what: str, dtype: Any, shape: Any, formats: bool) -> Type | None:
         name = dtype.name if isinstance(dtype, DType) else dtype
-        known = name in ("f32", "f16", "bf16", "u32", "i32") or (formats and name in BLOCKS)
-        known = known or (name == "q8_0" and what.startswith("state"))
-        if not known:
+        state = what.startswith("state")
+        known = name in SCALARS or (formats and name in BLOCKS) or (state and name == "q8_0")
+        if not known or (state and name in SMALL):
+            kinds = [k for k in SCALARS if not state or k not in SMALL]
             self.refuse("dtype", f"{what} has dtype {name!r}",
-                        f"one of f32, f16, bf16, u32, i32{', or a format' if formats else ''}")
+                        f"one of {', '.join(kinds)}{', or a format' if formats else ''}")
             return None
         if isinstance(shape, int | np.integer):
             shape = (int(shape),)
@@ -111,7 +112,7 @@ class Builder:
             self.refuse("shape", f"{what} has shape {shape!r}",
                         "positive integers; a scalar is (1,)")
             return None
-        if what.startswith("state") and (len(dims) < 3 or dims[-1] % 32) and name == "q8_0":
+        if state and (len(dims) < 3 or dims[-1] % 32) and name == "q8_0":
             self.refuse("shape", f"{what} has shape {shape!r}; a cache of 8 bits is [capacity, kv "
                         "heads, width], width a multiple of 32", "another width, or f16")
             return None
@@ -184,7 +185,7 @@ class Builder:
         try:
             type = value_type(value)
         except KeyError:
-            self.refuse("dtype", f"a constant of {value.dtype}", "f32, f16, bf16, u32 or i32")
+            self.refuse("dtype", f"a constant of {value.dtype}", f"one of {', '.join(SCALARS)}")
             return self.poison()
         name = f"constant.{name or len(self.values)}"
         if name not in self.values:

@@ -19,6 +19,7 @@ from lanewise.ir.ops.rules import (
     GROUP,
     RECIPES,
     SCALARS,
+    SMALL,
     choice,
     fail,
     is_format,
@@ -253,7 +254,7 @@ def _gather(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     ids = np.array([3, 0, 4, 5, 2**32 - 1], np.uint32)
-    for dtype in FLOATS:
+    for dtype in (*FLOATS, *SMALL):
         yield Sample((random(rng, dtype, (5, 3)), ids))
     yield Sample((random(rng, "f32", (5, 1)), ids[:4].reshape(2, 2)))
     yield Sample((quantised_matrix(rng, "q8_0", 5, 64), ids))

@@ -14,12 +14,21 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, Infer, OpDef, Sample, register
-from lanewise.ir.ops.rules import FLOATS, broadcast_shapes, choice, fail, want_dtype, want_type
+from lanewise.ir.ops.rules import (
+    FLOATS,
+    SMALL,
+    broadcast_shapes,
+    choice,
+    fail,
+    want_dtype,
+    want_type,
+)  # fmt: skip
 from lanewise.ir.values import random, rounded, wide
 
 Array = np.ndarray[Any, Any]
 _ERF = np.frompyfunc(math.erf, 1, 1)
 _F32_23 = Type("f32", (2, 3))
+_CASTS = FLOATS + SMALL
 
 
 def _infer(op: str, names: tuple[str, ...]) -> Infer:
@@ -61,6 +70,7 @@ def _row(op: str, names: tuple[str, ...], formula: Callable[..., Array], doc: st
     bad = [
         Bad((Type("u32", (2, 3)),) * len(names), {}, "graph.dtype"),
         Bad((Type("q8_0", (2, 32)),) * len(names), {}, "graph.dtype"),
+        Bad((Type("f8_e4m3", (2, 3)),) * len(names), {}, "graph.dtype"),
         Bad((_F32_23,) * (len(names) + 1), {}, "graph.operands"),
         Bad((_F32_23,) * len(names), {"axis": 1}, "graph.unknown_attribute"),
     ]
@@ -170,8 +180,8 @@ register(
 
 
 def _cast_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
-    want_dtype("cast", "x", types[0], FLOATS)
-    return (Type(choice("cast", attrs, "dtype", FLOATS), types[0].shape),)
+    want_dtype("cast", "x", types[0], _CASTS)
+    return (Type(choice("cast", attrs, "dtype", _CASTS), types[0].shape),)
 
 
 def _cast(args: Sequence[Any], attrs: Mapping[str, Any], types: tuple[Type, ...]) -> Any:
@@ -179,18 +189,21 @@ def _cast(args: Sequence[Any], attrs: Mapping[str, Any], types: tuple[Type, ...]
 
 
 def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for source in FLOATS:
-        for dtype in FLOATS:
-            yield Sample((random(rng, source, (3, 5)) * 100,), {"dtype": dtype})
+    for source in _CASTS:
+        for dtype in _CASTS:
+            x = rng.standard_normal((3, 5)) * 100
+            yield Sample((rounded(x, Type(source, x.shape)),), {"dtype": dtype})
     edge = [65504, 65519.99, 65520, 1e-8, 6e-8, 3e38, np.inf, np.nan, -0.0, 2049, 257]
-    for dtype in FLOATS:
+    edge += [464, 465, -464, -480, 57344, 61439, 61440, 2**-10, 2**-17, 3 * 2**-10, 2**-6 * 0.97]
+    for dtype in _CASTS:
         yield Sample((np.array(edge, "f4"),), {"dtype": dtype})
 
 
 register(
     OpDef(
         "cast", ("x",), {"dtype": REQUIRED}, _cast_infer, _cast,
-        "x in another float dtype: nearest even, f16 overflows to infinity, NaN stays NaN",
+        "x in another float dtype: nearest even; beyond its range there is infinity (f8_e4m3, "
+        "which has none: NaN); NaN stays NaN",
         "elementwise", _cast_samples,
         (
             Bad((_F32_23,), {}, "graph.missing_attribute"),

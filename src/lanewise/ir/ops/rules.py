@@ -17,8 +17,9 @@ from lanewise.ir.graph import Type
 from lanewise.quant.format import FORMATS
 
 FLOATS = ("f32", "f16", "bf16")
+SMALL = ("f8_e4m3", "f8_e5m2")  # floats to store and to cast: no op computes in them
 INTEGERS = ("u32", "i32")
-SCALARS = FLOATS + INTEGERS
+SCALARS = FLOATS + SMALL + INTEGERS
 RECIPES = ("int8x2", "int8")  # quantised activations
 GROUP = 32  # elements of a row that share one activation scale
 
@@ -41,7 +42,7 @@ def is_format(dtype: str) -> bool:
 def want_dtype(op: str, operand: str, type: Type, allowed: Sequence[str]) -> None:
     if type.dtype not in allowed:
         floats = [a for a in allowed if a in FLOATS]
-        if type.dtype in FLOATS and floats:
+        if type.dtype in (*FLOATS, *SMALL) and floats:
             remedy = f"cast({operand}, {floats[0]!r})"
         elif is_format(type.dtype) and floats:
             remedy = "formats are for `linear` and `gather_rows`: declare it as f32"

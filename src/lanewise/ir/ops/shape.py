@@ -11,7 +11,7 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
-from lanewise.ir.ops.rules import SCALARS, axis, fail, integers, want_dtype
+from lanewise.ir.ops.rules import SCALARS, SMALL, axis, fail, integers, want_dtype
 from lanewise.ir.values import random
 
 _T = Type("f32", (2, 3, 4))
@@ -126,7 +126,8 @@ def _row(name: str, attrs: Mapping[str, Any], infer: Any, ref: Any, form: str,
         for shape, values in cases:
             yield Sample((random(rng, "f32", shape),), values)
         shape, values = cases[0]
-        yield Sample((random(rng, "bf16", shape),), values)
+        for dtype in ("bf16", *SMALL):
+            yield Sample((random(rng, dtype, shape),), values)
         yield Sample((rng.integers(0, 2**32, shape, np.uint32),), values)
 
     first = dict(cases[0][1])
