@@ -4,7 +4,7 @@
                                 [--kernels CACHE] [--json]
 
 Each start is a process of its own over a fresh cache, its files in the page cache.  It writes one
-token after a prompt of one, then fills the context with a prompt.  "of needed" is its resident
+token after a text of one letter, then fills the context with a prompt.  "of needed" is its resident
 peak (VmHWM) over file + KV of the context + arena (with each thread's private part and scratch);
 "base" is what Python and the libraries held before the model, and is part of the peak.  Seconds
 run from before the process to its first token; "beyond load" is that less what lanewise took to
@@ -78,7 +78,7 @@ def start(model: str, began: float, context: int, threads: int | None) -> dict[s
     base = status("VmRSS")
     with lw.compile(model, context=context, threads=threads, speculate="off") as lane:
         vocab = lane.spec.vocab
-        lane.generate([1], max_tokens=1, temperature=0).read()
+        lane.generate("a", max_tokens=1, temperature=0).read()
         first_s = time.monotonic() - began
         opened = status("VmHWM")
         prompt = [(7 * i + 2) % vocab for i in range(context - _GENERATE)]

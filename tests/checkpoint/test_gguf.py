@@ -268,6 +268,26 @@ def test_split_files_that_disagree(split):
     assert refusal(open_checkpoint, alone).code == "checkpoint.split"
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
+def test_pages_that_were_read_are_let_go(smollm2_path):
+    """The header is megabytes of vocabulary: parsed, or hashed, it is not ours to keep."""
+
+    def mapped() -> int:
+        kept, counting = 0, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if not line.split(" ", 1)[0].endswith(":"):
+                counting = line.endswith(Path(smollm2_path).name)
+            elif counting and line.startswith("Rss:"):
+                kept += int(line.split()[1])
+        return kept
+
+    with open_checkpoint(smollm2_path) as model:
+        assert mapped() == 0
+        assert len(model.digest) == 64 and mapped() == 0
+        assert len(model.metadata["tokenizer.ggml.merges"]) == 48900 and mapped() == 0
+        assert model.raw("token_embd.weight").any() and mapped() > 1000  # counted, where it is
+
+
 def test_the_demo_model(smollm2_path):
     oracle = {t.name: t for t in gguf.GGUFReader(smollm2_path).tensors}
     with open_checkpoint(smollm2_path) as model:

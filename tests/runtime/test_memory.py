@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,11 @@ def test_views_outlive_close() -> None:
     assert view.sum() == 30.0  # still mapped: closing never pulls memory from under a view
 
 
-def test_memory_is_given_back() -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
+
+def test_memory_is_given_back() -> None:
     before = resident()
     block = Block(64 << 20)
     block.bytes[:] = 1
@@ -76,3 +78,15 @@ def test_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.require(1024, "this")
     with pytest.raises(RunError):
         memory.require(1025, "this")
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver()[0], reason="another C library")
+def test_trim_gives_back_what_was_freed() -> None:
+    """Blocks under the size that the C library maps, each second one freed."""
+    blocks = [bytearray(60_000) for _ in range(800)]
+    kept, full = blocks[::2], resident()
+    del blocks
+    freed = resident()
+    memory.trim()
+    assert sum(map(len, kept)) == 24_000_000
+    assert full - resident() > 15 << 20 > full - freed

@@ -120,6 +120,7 @@ class Gguf(Closing):
                 last = max(file.data_at, file.size - _SAMPLE)
                 for at in np.linspace(file.data_at, last, _SAMPLES).astype(np.int64):
                     sha.update(file.bytes[at : at + _SAMPLE].data)
+                file.let_go()
             self._digest = sha.hexdigest()
         return self._digest
 

@@ -31,6 +31,7 @@ from lanewise.checkpoint import strings
 from lanewise.checkpoint.source import Entry, TensorInfo
 from lanewise.errors import CheckpointError
 from lanewise.quant.format import REMOVED, by_gguf_id
+from lanewise.strings import Strings
 
 # Beyond what any real file holds; within, a hostile one costs under a second.
 LIMITS = {
@@ -151,6 +152,13 @@ class GgufFile:
         table = [self._tensor() for _ in range(tensors)]
         self.data_at = -(-self._at // alignment) * alignment
         self._place(table, alignment)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Stop counting as ours the pages of the file that were looked at; they can be read
+        again, from where the system keeps them."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def _pair(self) -> None:
         key = self._string(LIMITS["key"], "a metadata key")
@@ -212,15 +220,21 @@ class GgufFile:
                 "truncated", f"string {cut.index} of {what} runs past the end of the file",
                 "the file is cut short: fetch it again",
             ) from None  # fmt: skip
-        self._at = int(positions[-1])
-        return Entry("string", count, lambda: self._texts(positions, what))
+        at, self._at = self._at, int(positions[-1])
+        lengths = np.diff(positions) - 8
+        lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
+        return Entry("string", count, lambda: self._texts(at, lengths, what))
 
-    def _texts(self, positions: NDArray[np.int64], what: str) -> list[str]:
+    def _texts(self, at: int, lengths: NDArray[Any], what: str) -> Strings:
         self.check_open()
+        positions = np.full(len(lengths) + 1, at, np.int64)
+        positions[1:] += np.cumsum(lengths + np.int64(8))
         try:
-            return strings.decode(self.bytes, positions)
+            found = strings.decode(self.bytes, positions)
         except UnicodeDecodeError as error:
             raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
+        self.let_go()
+        return found
 
     def _alignment(self) -> int:
         key = "general.alignment"

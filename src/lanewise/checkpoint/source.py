@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lanewise.errors import CheckpointError
 from lanewise.quant.format import FORMATS
+from lanewise.strings import Strings
 
 _T = TypeVar("_T")
 _REQUIRED: Any = object()
@@ -64,9 +65,10 @@ class Entry:
 class Metadata(Mapping[str, Any]):
     """Key -> value; values are decoded on access and arrays are not kept.
 
-    Values are int, float, bool, str, list[str], or a NumPy array.  The accessors check types:
-    CheckpointError ``checkpoint.key`` if a key without a default is missing, ``checkpoint.type``
-    if its value has another type or range, ``checkpoint.utf8`` if text is not UTF-8.
+    Values are int, float, bool, str, `Strings` (a sequence of str), or a NumPy array.  The
+    accessors check types: CheckpointError ``checkpoint.key`` if a key without a default is
+    missing, ``checkpoint.type`` if its value has another type or range, ``checkpoint.utf8`` if
+    text is not UTF-8.
     """
 
     def __init__(self, entries: Mapping[str, Entry], place: str) -> None:
@@ -139,7 +141,7 @@ class Metadata(Mapping[str, Any]):
             raise self._wrong(key, wanted, entry)
         return entry.load()
 
-    def strings(self, key: str, default: _T = _REQUIRED) -> list[str] | _T:
+    def strings(self, key: str, default: _T = _REQUIRED) -> Strings | _T:
         """An array of text."""
         return self._array(key, default, frozenset({"string"}), "an array of strings")
 

@@ -13,10 +13,13 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.strings import Strings, starts_of
+
 # Bytes looked at in one go; after a failed proposal few again, and so many strings are walked one
 # by one before NumPy is asked: hostile bytes then cost what a plain loop costs.
 _SMALLEST, _LARGEST = 1 << 12, 1 << 18
 _WALK = 512
+_CHUNK = 1 << 13  # strings decoded in one go, so that little memory is needed beside the result
 _LENGTH = struct.Struct("<Q")
 
 
@@ -85,35 +88,41 @@ def _walk(
     return at, stop
 
 
-def decode(data: NDArray[np.uint8], positions: NDArray[np.int64]) -> list[str]:
-    """The strings at ``positions`` (as `starts` gives them).
+def decode(data: NDArray[np.uint8], positions: NDArray[np.int64]) -> Strings:
+    """The strings at ``positions`` (as `starts` gives them), copied.
 
     Raises UnicodeDecodeError; its ``reason`` names the string.
     """
+    lengths = np.diff(positions) - 8
+    parts = [
+        _plain(data, positions[first : first + _CHUNK + 1], first)
+        for first in range(0, len(lengths), _CHUNK)
+    ]
+    return Strings(b"".join(parts), starts_of(lengths))
+
+
+def _plain(data: NDArray[np.uint8], positions: NDArray[np.int64], number: int) -> bytes:
+    """The bytes of some strings, the first of them ``number``, a zero byte after each."""
     first, last = int(positions[0]), int(positions[-1])
     region = data[first:last].copy()
     begin = positions[:-1] - first
-    # One decode for all: the length before each string becomes a single zero byte.
+    # The length before each string becomes a single zero byte.
     keep = np.ones(len(region), bool)
     for i in range(7):
         keep[begin + i] = False
     region[begin + 7] = 0
     joined = region[keep].tobytes()
     try:
-        texts = joined.decode("utf-8").split("\0")
+        joined.decode("utf-8")
     except UnicodeDecodeError:
-        texts = []
-    if len(texts) == len(begin) + 1:
-        return texts[1:]
-    return _decode_each(data, positions)  # a string holds a zero byte, or is not UTF-8
+        _refuse(data, positions, number)
+    return joined[1:] + b"\0"
 
 
-def _decode_each(data: NDArray[np.uint8], positions: NDArray[np.int64]) -> list[str]:
-    out = []
-    for i, (begin, end) in enumerate(zip(positions[:-1] + 8, positions[1:], strict=True)):
+def _refuse(data: NDArray[np.uint8], positions: NDArray[np.int64], number: int) -> None:
+    for i, (begin, end) in enumerate(zip(positions[:-1] + 8, positions[1:], strict=True), number):
         try:
-            out.append(data[begin:end].tobytes().decode("utf-8"))
+            data[begin:end].tobytes().decode("utf-8")
         except UnicodeDecodeError as error:
             error.reason = f"{error.reason} (string {i})"
             raise
-    return out

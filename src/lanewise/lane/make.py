@@ -91,16 +91,20 @@ def compile(
         with lw.compile("smollm2") as lane:
             print(lane.generate("Once upon a time", max_tokens=64, temperature=0).read())
     """
+    from lanewise.runtime.memory import trim
+
     knobs = check_knobs(context, max_chunk, activations, kv, threads, hold, batch, speculate)
     tell = progress or (lambda stage, done, total, detail: None)
     checkpoint = open_checkpoint(model, offline, tell)
     try:
         family, spec = importlib.import_module(_REGISTRY).open_model(checkpoint)
         tell("read", 1, 1, f"{spec.architecture}, {len(checkpoint.tensors)} tensors")
-        return _Opening(checkpoint, family, spec, knobs, tell).lane()
+        lane = _Opening(checkpoint, family, spec, knobs, tell).lane()
     except BaseException:
         checkpoint.close()
         raise
+    trim()
+    return lane
 
 
 def check_knobs(

@@ -28,6 +28,7 @@ class Words:
         the embedding, TextError "text.*" if it cannot be built."""
         with self._lock:
             if self._tokenizer is None:
+                from lanewise.runtime.memory import trim
                 from lanewise.text.tokenizer import Tokenizer
 
                 made = Tokenizer.from_metadata(self._metadata)
@@ -39,6 +40,7 @@ class Words:
                         remedy="the file is damaged or was converted wrongly: fetch it again",
                     )
                 self._tokenizer = made
+                trim()
             return self._tokenizer
 
     @property

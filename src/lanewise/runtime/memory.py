@@ -8,6 +8,7 @@ and the last view of it is gone, never under a view.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def require(nbytes: int, what: str) -> None:
     have = available()
     if nbytes + (_RESERVE if nbytes > _RESERVE else 0) > have:
         raise _refusal(nbytes, what, f"{mib(have)} are available")
+
+
+def trim() -> None:
+    """Give back to the system what the C library keeps of freed memory, where it can be told to:
+    what was built in many steps (a tokenizer, a plan) leaves some megabytes behind."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def mib(nbytes: int) -> str:

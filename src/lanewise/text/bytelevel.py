@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from lanewise.errors import TextError
+from lanewise.strings import Index
 from lanewise.text.merge import Words, merge, too_long, unencodable
 from lanewise.text.pretokenizers import PreTokenizer
 from lanewise.text.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary, refuse
@@ -128,8 +129,8 @@ def parts(text: str, size: int = _PART) -> Iterator[str]:
     yield text[start:]
 
 
-def _ranks(vocabulary: Vocabulary) -> dict[str, float]:
-    """The rank of each merge, by its text.
+def _ranks(vocabulary: Vocabulary) -> Index:
+    """The rank of each merge, by its text; of one that is there twice, the last.
 
     This is on the way to the first token, so only the number of blanks is looked at for all; a
     merge that makes no token is refused by the first word that it is used in.
@@ -137,9 +138,8 @@ def _ranks(vocabulary: Vocabulary) -> dict[str, float]:
     merges = vocabulary.merges
     if merges is None:
         raise refuse("tokenizer.ggml.merges", "missing")
-    if "".join(merges).count(" ") != len(merges):
+    if merges.data.count(b" ") != len(merges):
         wrong = next(i for i, text in enumerate(merges) if text.count(" ") != 1)
         text = f"merge {wrong}, {merges[wrong][:60]!r}, is not two tokens"
         raise refuse("tokenizer.ggml.merges", text)
-    ranks: dict[str, float] = dict(zip(merges, range(len(merges)), strict=True))
-    return ranks
+    return Index(merges, last=True)

@@ -9,8 +9,9 @@ must first be built from the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Protocol
 
 from lanewise.errors import TextError
 
@@ -19,8 +20,14 @@ _REMEMBERED = 1 << 16  # words, each of up to 64 characters
 _SHORT = 64
 
 
+class Costs(Protocol):
+    """What a pair costs, by its text."""
+
+    def get(self, text: str, /) -> float | None: ...
+
+
 def merge(
-    word: str, costs: Mapping[str, float], glue: str = "",
+    word: str, costs: Costs, glue: str = "",
     made: dict[str, tuple[str, str]] | None = None,
 ) -> list[str]:
     """The pieces of ``word``: its characters, merged until no pair of neighbours has a cost.

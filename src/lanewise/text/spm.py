@@ -8,7 +8,10 @@ to its bytes.
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +28,34 @@ from lanewise.text.vocabulary import (
 )
 
 SPACE = "\u2581"  # stands for a blank inside tokens
+_NEVER = (UNKNOWN, CONTROL, BYTE)  # made by merging
 _LONG = 1 << 12  # characters of a word from which it pays to look for more places to cut
+
+
+class _Pieces:
+    """The pieces that merging may make, with their negated scores; all but bytes and controls."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        assert vocabulary.scores is not None
+        self._ids, self._tokens = vocabulary.ids, vocabulary.tokens
+        self._costs = array("d", (-vocabulary.scores).astype(np.float64).tobytes())
+        for token in np.flatnonzero(np.isin(vocabulary.kinds, _NEVER)).tolist():
+            # Of tokens with one text the first counts.
+            self._costs[self._ids[self._tokens[token]]] = math.nan
+
+    def get(self, text: str) -> float | None:
+        token = self._ids.get(text)
+        if token is None or math.isnan(cost := self._costs[token]):
+            return None
+        return cost
+
+    def __contains__(self, text: str) -> bool:
+        return self.get(text) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        for token, text in enumerate(self._tokens):
+            if not math.isnan(self._costs[token]):
+                yield text
 
 
 class SentencePiece:
@@ -38,14 +68,9 @@ class SentencePiece:
         if vocabulary.scores is None:
             raise refuse("tokenizer.ggml.scores", "missing")
         self._vocabulary = vocabulary
-        tokens, ids, kinds = vocabulary.tokens, vocabulary.ids, vocabulary.kinds
-        #: negated score of each piece that merging may make
-        self._costs = dict(zip(tokens, (-vocabulary.scores).tolist(), strict=True))
-        if len(ids) < len(tokens):  # of tokens with one text the first counts
-            self._costs = {text: -float(vocabulary.scores[token]) for text, token in ids.items()}
-        for token in np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL, BYTE))):
-            self._costs.pop(tokens[token], None)
-        self._unused = {tokens[token] for token in np.flatnonzero(kinds == UNUSED)}
+        tokens, kinds = vocabulary.tokens, vocabulary.kinds
+        self._costs = _Pieces(vocabulary)
+        self._unused = {tokens[token] for token in np.flatnonzero(kinds == UNUSED).tolist()}
         self._fallback = self._byte_tokens()
         inside = [piece for piece in self._costs if piece.rfind(SPACE) > 0]
         before = {a for piece in inside for a, b in pairwise(piece) if b == SPACE}

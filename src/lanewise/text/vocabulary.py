@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lanewise.errors import TextError
+from lanewise.strings import Index, Strings
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -46,11 +47,11 @@ class Vocabulary:
 
     model: str
     pre: str | None
-    tokens: list[str]
-    ids: dict[str, int]
+    tokens: Strings
+    ids: Index
     kinds: np.ndarray
     scores: np.ndarray | None
-    merges: list[str] | None
+    merges: Strings | None
     bos: int | None
     eos: int | None
     unknown: int | None
@@ -78,10 +79,9 @@ def read(meta: Mapping[str, Any]) -> Vocabulary:
     if not tokens:
         raise refuse(_PREFIX + "tokens", "there are no tokens")
     n = len(tokens)
-    ids = dict(zip(tokens, range(n), strict=True))
-    if len(ids) < n:
-        ids = dict(zip(reversed(tokens), range(n - 1, -1, -1), strict=True))
-        notes.append(f"{n - len(ids)} tokens have the text of an earlier one; the first is used")
+    ids = Index(tokens)
+    if again := n - ids.distinct:
+        notes.append(f"{again} tokens have the text of an earlier one; the first is used")
     kinds = _kinds(meta, n)
     merges = _strings(meta, "merges") if _PREFIX + "merges" in meta else None
     model = _text(meta, "model") or ""
@@ -110,15 +110,14 @@ def read(meta: Mapping[str, Any]) -> Vocabulary:
     )
 
 
-def _swallowing(
-    meta: Mapping[str, Any], tokens: list[str], kinds: np.ndarray
-) -> frozenset[int]:
+def _swallowing(meta: Mapping[str, Any], tokens: Strings, kinds: np.ndarray) -> frozenset[int]:
     """Phi-3's tokenizer.json marks its special tokens so (rstrip); GGUF has no key for it."""
     name = str(meta.get("general.name", "")).lower()
     if "phi-3" not in name and "phi3" not in name:
         return frozenset()
     keeping = {"<unk>", "<s>", "<|endoftext|>"}
-    return frozenset(int(i) for i in np.flatnonzero(kinds == CONTROL) if tokens[i] not in keeping)
+    control = np.flatnonzero(kinds == CONTROL).tolist()
+    return frozenset(token for token in control if tokens[token] not in keeping)
 
 
 def _text(meta: Mapping[str, Any], key: str) -> str | None:
@@ -163,8 +162,10 @@ def _usual(kinds: np.ndarray, meta: Mapping[str, Any], notes: list[str]) -> dict
     return found
 
 
-def _strings(meta: Mapping[str, Any], key: str) -> list[str]:
+def _strings(meta: Mapping[str, Any], key: str) -> Strings:
     value = meta.get(_PREFIX + key)
+    if isinstance(value, Strings):
+        return value
     if value is None:
         raise refuse(_PREFIX + key, "missing")
     try:
@@ -176,10 +177,9 @@ def _strings(meta: Mapping[str, Any], key: str) -> list[str]:
         kind = other.pop() if other else type(value)
         raise refuse(_PREFIX + key, f"not an array of strings: it holds {kind.__name__}")
     try:
-        "".join(strings).encode()
+        return Strings.of(strings)
     except UnicodeEncodeError:
         raise refuse(_PREFIX + key, "a string is not valid UTF-8") from None
-    return strings
 
 
 def _numbers(meta: Mapping[str, Any], key: str, n: int, kinds: str) -> np.ndarray | None:
@@ -219,7 +219,7 @@ def _scores(meta: Mapping[str, Any], n: int) -> np.ndarray | None:
 
 
 def _ends(
-    meta: Mapping[str, Any], ids: dict[str, int], kinds: np.ndarray, eos: int | None,
+    meta: Mapping[str, Any], ids: Index, kinds: np.ndarray, eos: int | None,
     notes: list[str],
 ) -> frozenset[int]:
     """Ids that end an answer: those that the metadata names, and the well-known texts."""
