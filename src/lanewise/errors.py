@@ -17,7 +17,19 @@ Codes are stable: programs may compare them.  A message says what is wrong, ``pl
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Sequence
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def call_site() -> str:
+    """file:line of the nearest frame outside lanewise, for refusals that name the caller."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 class LanewiseError(Exception):

@@ -5,6 +5,8 @@ A row: what is recorded; the code; words of the message; words of the remedy; th
 """
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 from lanewise import tensor as t
@@ -69,6 +71,68 @@ ELEMENTS = {
         lambda b: out(b, t.scale(x(b, 4), x(b, 1, name="s"))),  # type: ignore[arg-type]
         "attribute", "name is <Tensor", "give name as a string",
         lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
+}  # fmt: skip
+
+HABITS = {  # of NumPy and torch
+    "a function of NumPy": Row(
+        lambda b: out(b, np.exp(x(b, 4))), "operand", "np.exp of <Tensor f32[4]>", "t.exp(x)",
+        lambda b: out(b, t.exp(x(b, 4)))),
+    "a function of NumPy with another name": Row(
+        lambda b: out(b, np.sum(x(b, 4, 8))), "operand", "np.sum of", "t.reduce_sum(x)",
+        lambda b: out(b, t.reduce_sum(x(b, 4, 8)))),
+    "a reduction of NumPy": Row(
+        lambda b: out(b, np.maximum.reduce(x(b, 4, 8))), "operand", "np.maximum.reduce",
+        "t.reduce_max(x)", lambda b: out(b, t.reduce_max(x(b, 4, 8)))),
+    "a mean": Row(
+        lambda b: out(b, np.mean(x(b, 4, 8), -1)), "operand", "np.mean",
+        "t.reduce_sum(x) * b.constant(1 / x.shape[-1])",
+        lambda b: out(b, t.reduce_sum(x(b, 4, 8)) * b.constant(1 / 8))),
+    "a function of NumPy without an op": Row(
+        lambda b: out(b, np.sin(x(b, 4))), "operand", "np.sin", "b.constant(array)",
+        lambda b: out(b, x(b, 4, name="sines") * b.constant(np.sin(np.ones(4, np.float32))))),
+    "an array before an operator": Row(
+        lambda b: out(b, np.ones(4, np.float32) * x(b, 4)), "operand", "ndarray", "b.constant",
+        lambda b: out(b, b.constant(np.ones(4, np.float32)) * x(b, 4))),
+    "a product with an array": Row(
+        lambda b: out(b, x(b, 4, 8) @ np.ones((8, 2), np.float32)), "operand",
+        "matmul: b is of type ndarray", "b.constant",
+        lambda b: out(b, x(b, 4, 8) @ b.constant(np.ones((8, 2), np.float32)))),
+    "a product of an array": Row(
+        lambda b: out(b, np.ones((2, 4), np.float32) @ x(b, 4, 8)), "operand",
+        "matmul: a is of type ndarray", "b.constant",
+        lambda b: out(b, b.constant(np.ones((2, 4), np.float32)) @ x(b, 4, 8))),
+    "an array in place": Row(
+        lambda b: out(b, operator.iadd(x(b, 4), np.ones(4, np.float32))), "operand", "ndarray",
+        "b.constant",
+        lambda b: out(b, operator.iadd(x(b, 4), b.constant(np.ones(4, np.float32))))),
+    "an array that adds a tensor in place": Row(
+        lambda b: out(b, operator.iadd(np.ones(4, np.float32), x(b, 4))), "operand", "np.add",
+        "t.add(a, b)", lambda b: out(b, t.add(b.constant(np.ones(4, np.float32)), x(b, 4)))),
+    "a comparison": Row(
+        lambda b: out(b, x(b, 4) > 0), "operand", "x > y of <Tensor", "t.maximum",
+        lambda b: out(b, t.maximum(x(b, 4), b.constant(0.0)))),
+    "an equality": Row(
+        lambda b: out(b, x(b, 4) == 0), "operand", "x == y of <Tensor", "a mask enters as numbers",
+        lambda b: out(b, x(b, 4) * x(b, 4, name="mask"))),
+    "a power": Row(
+        lambda b: out(b, x(b, 4) ** 3), "operand", "** 3: only ** 2 is an op", "t.exp(t.log(x)",
+        lambda b: out(b, t.exp(t.log(x(b, 4)) * b.constant(3.0)))),
+    "a power of a number": Row(
+        lambda b: out(b, 2 ** x(b, 4)), "operand", "x ** y", "t.exp(x * b.constant(log(base)))",
+        lambda b: out(b, t.exp(x(b, 4) * b.constant(np.log(2.0))))),
+    "a remainder": Row(
+        lambda b: out(b, x(b, 4) % 2), "operand", "x % y", "do it in NumPy, before",
+        lambda b: out(b, t.abs(x(b, 4)))),
+    "an item assigned": Row(
+        lambda b: operator.setitem(x(b, 4, 8), 0, x(b, 8, name="z")), "subscript",  # type: ignore
+        "is assigned to", "t.scatter_rows(state, rows, ids)",
+        lambda b: t.scatter_rows(s(b, 4, 8), x(b, 1, 8), u(b, 1))),
+    "a state in arithmetic": Row(
+        lambda b: out(b, x(b, 4) + s(b, 4)), "operand", "add: an operand is <State",
+        "read_state(state)", lambda b: out(b, x(b, 4) + t.read_state(s(b, 4)))),
+    "arithmetic of a state": Row(
+        lambda b: out(b, s(b, 4) * x(b, 4)), "operand", "mul: an operand is <State",
+        "read_state(state)", lambda b: out(b, t.read_state(s(b, 4)) * x(b, 4))),
 }  # fmt: skip
 
 VIEWS = {
@@ -229,7 +293,30 @@ DECLARATIONS = {
         lambda b: b.constant(np.array([0.5, 0.1])), "dtype", "0.1", ".astype(np.float32)",
         lambda b: out(b, b.constant(np.array([0.5, 0.1]).astype(np.float32)))),
     "a constant of text": Row(
-        lambda b: b.constant(["a"]), "dtype", "<U1", "f32", lambda b: out(b, b.constant([1.0]))),
+        lambda b: b.constant(["a"]), "dtype", "<U1", ".astype(np.float32)",
+        lambda b: out(b, b.constant([1.0]))),
+    "a constant of objects": Row(
+        lambda b: b.constant([None, 1.0]), "dtype", "of object: f32", ".astype(np.float32)",
+        lambda b: out(b, b.constant([0.0, 1.0]))),
+    "a constant of truths": Row(
+        lambda b: b.constant(np.array([True])), "dtype", "of bool: f32", ".astype(np.uint32)",
+        lambda b: out(b, b.constant(np.asarray(np.array([True])).astype(np.uint32)))),
+    "a constant of nothing": Row(
+        lambda b: b.constant([]), "shape", "(0,): it holds no number", "a scalar is (1,)",
+        lambda b: out(b, b.constant([1.0]))),
+    "a constant of ragged rows": Row(
+        lambda b: b.constant([[1.0, 2.0], [3.0]]), "shape", "rows are of several lengths",
+        "rows of one length", lambda b: out(b, b.constant([[1.0, 2.0], [3.0, 0.0]]))),
+    "a constant of a tensor": Row(
+        lambda b: b.constant(x(b, 4)), "operand", "recorded already", "use it as it is",
+        lambda b: out(b, t.abs(x(b, 4)))),
+    "another constant of that name": Row(
+        lambda b: (b.constant([1.0], "c"), b.constant([2.0], "c")), "duplicate_name",
+        "'constant.c' is a constant of other numbers", "rename",
+        lambda b: out(b, b.constant([1.0], "c") + b.constant([2.0], "d"))),
+    "a constant whose name is a number": Row(
+        lambda b: b.constant([1.0], 5), "name", "name is 5", "a string",  # type: ignore
+        lambda b: out(b, b.constant([1.0], "5"))),
     "an output that is a state": Row(
         lambda b: out(b, s(b, 4)), "operand", "State", "read_state",
         lambda b: out(b, t.read_state(s(b, 4)))),
@@ -239,6 +326,6 @@ DECLARATIONS = {
 }  # fmt: skip
 
 ROWS: dict[str, Row] = {
-    **ELEMENTS, **VIEWS, **PRODUCTS, **DECLARATIONS, **STATES, **ATTENTION, **HELPERS,
+    **ELEMENTS, **HABITS, **VIEWS, **PRODUCTS, **DECLARATIONS, **STATES, **ATTENTION, **HELPERS,
     **SAMPLING,
 }  # fmt: skip

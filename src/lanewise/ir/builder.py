@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
-from lanewise.errors import GraphError
+from lanewise.errors import GraphError, call_site
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref, Type, freeze_attrs
 from lanewise.ir.opdef import apply, complete_attrs, opdef
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-def call_site() -> str:
-    """file:line of the nearest frame outside lanewise, for refusals that name the caller."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 class GraphBuilder:

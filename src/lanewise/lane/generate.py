@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lanewise.closing import OfThisProcess
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling, Stream, option_error
 from lanewise.lane.speculate import NO_DRAFTS, Drafting, Speculator
@@ -63,7 +64,7 @@ def check_stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return given
 
 
-class Generation:
+class Generation(OfThisProcess):
     """Pieces of text, as they come: iterate, or call `read` for all of it.
 
     finish_reason: "" while it runs, then "stop" (end token or stop string), "length" (max_tokens),

@@ -17,6 +17,8 @@ numbers of a row do not depend on the rows beside it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lanewise.dtypes import DTYPES
 from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
 from lanewise.tensor.attention import (
@@ -138,3 +140,17 @@ __all__ = [  # noqa: RUF022 (in the order of `sorted`: f16 before f8)
     "silu", "slice", "softmax", "sqrt", "square", "sub", "swiglu", "tanh", "to_pages", "top_k",
     "top_k_mask", "top_p_mask", "transpose", "u32",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from lanewise.tensor.habits import instead
+
+        known = "" if name.startswith("_") else instead(name)
+        more = f"; write {known}" if known else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")

@@ -16,10 +16,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numpy as np
 
 from lanewise.dtypes import DType
-from lanewise.errors import GraphError
-from lanewise.ir.builder import call_site
-from lanewise.tensor.builder import CALLED, Builder, short
-from lanewise.tensor.handles import Int4, Quantized, State, Tensor
+from lanewise.errors import GraphError, call_site
+from lanewise.tensor.builder import CALLED, Builder
+from lanewise.tensor.handles import Int4, Quantized, State, Tensor, short
 
 P = ParamSpec("P")
 R = TypeVar("R")

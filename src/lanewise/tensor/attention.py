@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.errors import GraphError, UsageError
-from lanewise.ir.builder import call_site
+from lanewise.errors import GraphError, UsageError, call_site
 from lanewise.ir.ops.attention import want_cache
 from lanewise.quant import caches
 from lanewise.tensor.arguments import builder_of, checked

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from lanewise.closing import Closing
 from lanewise.dtypes import DTYPES
-from lanewise.errors import LanewiseError, RunError, collect
-from lanewise.ir.builder import call_site
+from lanewise.errors import LanewiseError, RunError, call_site, collect
 from lanewise.ir.ops.rules import regroups, reordered
 from lanewise.quant.format import FORMATS
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor
@@ -27,6 +26,8 @@ Array = NDArray[Any]
 
 class Buffer(Closing):
     """Memory of the runtime's, 64-aligned: `array` is its view; bindable by name."""
+
+    _again = "pickle its `array`"
 
     def __init__(self, array: Array) -> None:
         self._array: Array | None = array

@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.dtypes import DType
-from lanewise.errors import GraphError, LanewiseError, collect
-from lanewise.ir.builder import GraphBuilder, call_site
+from lanewise.closing import OfThisProcess
+from lanewise.dtypes import DTYPES, DType
+from lanewise.errors import GraphError, LanewiseError, call_site, collect
+from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import BLOCKS, SCALARS, SMALL
 from lanewise.ir.states import overlap
 from lanewise.ir.verify import MAX_SIZE
-from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc
+from lanewise.tensor.habits import absent
+from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc, short
 
 if TYPE_CHECKING:
     from lanewise.tensor.identity import Identity
@@ -49,13 +51,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def short(x: Any) -> str:
-    """What was given, in a few words (an array would be pages)."""
-    plain = isinstance(x, int | float | str | tuple | list | None) and len(repr(x)) < 60
-    return repr(x) if plain or isinstance(x, Tensor | State) else f"of type {type(x).__name__}"
-
-
-class Builder:
+class Builder(OfThisProcess):
     """Records a graph for a runtime; `Runtime.builder(name)` makes one."""
 
     def __init__(self, runtime: Runtime, name: str = "graph") -> None:
@@ -71,6 +67,13 @@ class Builder:
         self._scalar_refs: dict[str, tuple[Ref, str]] = {}
         self._writes: dict[str, list[tuple[int, tuple[int, ...], str, str]]] = {}
         self._constants: dict[str, Ref] = {}
+
+    _again = "record in each process: an identity is the same in all"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(self, name)
 
     # -- refusals ---------------------------------------------------------------------------------
 
@@ -175,27 +178,52 @@ class Builder:
 
         Python floats, and lists of them, are rounded to f32; Python integers, and int64 arrays,
         become u32.  An array keeps its numbers: float64 that f32 does not hold exactly is refused,
-        and so are integers outside 0 .. 2^32-1 and floats beyond f32 (``graph.dtype``).
+        and so are integers outside 0 .. 2^32-1 and floats beyond f32 (``graph.dtype``).  One name
+        is one constant: the same numbers again give the same tensor, others are refused
+        (``graph.duplicate_name``).
         """
         from lanewise.ir.values import value_type
 
+        if not isinstance(name, str):
+            self.refuse("name", f"a constant's name is {short(name)}", "a string, or none")
+            return self.poison()
         value = self._held(array)
         if value is None:
             return self.poison()
-        try:
-            type = value_type(value)
-        except KeyError:
-            self.refuse("dtype", f"a constant of {value.dtype}", f"one of {', '.join(SCALARS)}")
-            return self.poison()
-        name = f"constant.{name or len(self.values)}"
-        if name not in self.values:
+        type, name = value_type(value), f"constant.{name or len(self.values)}"
+        known = self.values.get(name)
+        if known is None:
             self._constants[name] = self.graph_builder.root("input", name, type)
             self.values[name] = value
+        elif (known.dtype, known.shape, known.tobytes()) != (
+            value.dtype, value.shape, value.tobytes()
+        ):  # fmt: skip
+            self.refuse("duplicate_name", f"{name!r} is a constant of other numbers already",
+                        "rename one of them, or leave the name out")  # fmt: skip
+            return self.poison()
         return Tensor(self, self._constants[name], type)
 
     def _held(self, array: Any) -> NDArray[Any] | None:
         """A constant's numbers in a dtype of ours; None, refused, where that would change them."""
-        value = np.array(array, order="C", ndmin=1)
+        if isinstance(array, Tensor | State):
+            self.refuse("operand", f"a constant is {array!r}, which is recorded already",
+                        "use it as it is: a constant is of numbers")  # fmt: skip
+            return None
+        try:
+            value = np.array(array, order="C", ndmin=1)
+        except ValueError:  # of lists
+            self.refuse("shape", "a constant's rows are of several lengths",
+                        "rows of one length: fill the short ones up")  # fmt: skip
+            return None
+        if not value.size:
+            self.refuse("shape", f"a constant has shape {value.shape}: it holds no number",
+                        "every dimension is positive; a scalar is (1,)")  # fmt: skip
+            return None
+        if value.dtype not in (np.int64, np.float64, *(DTYPES[n].numpy for n in SCALARS)):
+            whole = value.dtype.kind in "bui"
+            self.refuse("dtype", f"a constant of {value.dtype}: {', '.join(SCALARS)} are held",
+                        f"np.asarray(values).astype(np.{'uint32' if whole else 'float32'})")
+            return None
         if value.dtype == np.int64:
             wrong = value[(value < 0) | (value > 0xFFFFFFFF)]
             if wrong.size:

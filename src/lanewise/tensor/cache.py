@@ -10,9 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from lanewise.closing import Closing
-from lanewise.errors import RunError, UsageError
-from lanewise.ir.builder import call_site
+from lanewise.closing import Closing, OfThisProcess
+from lanewise.errors import RunError, UsageError, call_site
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.plan import Plan
@@ -144,7 +143,7 @@ def _buckets(what: str, remedy: str = "give distinct positive sizes") -> UsageEr
     return UsageError("usage.buckets", what, place=call_site(), remedy=remedy)
 
 
-class BlockPool:
+class BlockPool(OfThisProcess):
     """Blocks of `positions` tokens of one cache, handed out to sequences; safe from many threads.
 
     A sequence holds a list of block ids (its row of the page table).  Blocks have reference

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.errors import UsageError
-from lanewise.ir.builder import call_site
+from lanewise.errors import UsageError, call_site
 
 KINDS = ("linear", "llama3", "yarn")
 

@@ -7,11 +7,10 @@ whatever takes it is poisoned too, without another refusal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from lanewise.errors import GraphError
-from lanewise.ir.builder import call_site
 from lanewise.ir.graph import Ref, Type
+from lanewise.tensor.habits import Habits, instead
 
 if TYPE_CHECKING:
     from lanewise.tensor.builder import Builder
@@ -19,7 +18,13 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-class _Handle:
+def short(x: Any) -> str:
+    """What was given, in a few words (an array would be pages)."""
+    plain = isinstance(x, int | float | str | tuple | list | None) and len(repr(x)) < 60
+    return repr(x) if plain or isinstance(x, _Handle) else f"of type {type(x).__name__}"
+
+
+class _Handle(Habits):
     """A value of one builder's graph; `ref` is None where an op was refused."""
 
     __slots__ = ("builder", "ref", "type")
@@ -44,33 +49,17 @@ class _Handle:
         """The name of the dtype or format ("f32", "q4_1")."""
         return self.type.dtype
 
-    __array_ufunc__ = None  # array * tensor is the tensor's affair
-    __iter__ = None
-
-    def __bool__(self) -> bool:
-        raise GraphError("graph.value", f"{self!r} has no value while it is recorded",
-                         place=call_site(), remedy="decide by Python numbers; `poisoned` tells "
-                         "whether it was refused")  # fmt: skip
-
     def __repr__(self) -> str:
         kind = self.__class__.__name__
         return f"<{kind} {self.type}{' (refused)' if self.poisoned else ''}>"
 
-
-class Tensor(_Handle):
-    """An immutable value.  `strided`: its elements are not packed (a view): elementwise ops,
-    views and `contiguous` take it, other ops refuse it."""
-
-    __slots__ = ("strided",)
-
-    def __init__(
-        self, builder: Builder, ref: Ref | None, type: Type, strided: bool = False
-    ) -> None:
-        super().__init__(builder, ref, type)
-        self.strided = strided
-
-    def _apply(self, op: str, a: Any, b: Any) -> Tensor:
-        return self.builder.op(op, (a, b), strided=True)
+    def _apply(self, op: str, *operands: Any) -> Tensor:
+        state = next((x for x in operands if isinstance(x, State)), None)
+        if state is not None:
+            self.builder.refuse("operand", f"{op}: an operand is {state!r}",
+                                "read_state(state) gives the tensor of a state")  # fmt: skip
+            return self.builder.poison(state)
+        return self.builder.op(op, operands, strided=True)
 
     def __add__(self, other: Any) -> Tensor:
         return self._apply("add", self, other)
@@ -97,7 +86,18 @@ class Tensor(_Handle):
         return self._apply("div", other, self)
 
     def __neg__(self) -> Tensor:
-        return self.builder.op("neg", (self,), strided=True)
+        return self._apply("neg", self)
+
+    def __abs__(self) -> Tensor:
+        return self._apply("abs", self)
+
+    def __pow__(self, power: Any) -> Tensor:
+        """The square; other powers are refused."""
+        if type(power) in (int, float) and power == 2:
+            return self._apply("square", self)
+        self.builder.refuse("operand", f"{self!r} ** {short(power)}: only ** 2 is an op",
+                            instead("power"))  # fmt: skip
+        return self.builder.poison(self)
 
     def __getitem__(self, key: Any) -> Tensor:
         self.builder.refuse("subscript", f"{self!r} takes no subscript",
@@ -107,7 +107,25 @@ class Tensor(_Handle):
     def __matmul__(self, other: Any) -> Tensor:
         from lanewise.tensor.ops import matmul
 
-        return matmul(self, other)
+        return matmul(cast(Any, self), other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        from lanewise.tensor.ops import matmul
+
+        return matmul(other, cast(Any, self))
+
+
+class Tensor(_Handle):
+    """An immutable value.  `strided`: its elements are not packed (a view): elementwise ops,
+    views and `contiguous` take it, other ops refuse it."""
+
+    __slots__ = ("strided",)
+
+    def __init__(
+        self, builder: Builder, ref: Ref | None, type: Type, strided: bool = False
+    ) -> None:
+        super().__init__(builder, ref, type)
+        self.strided = strided
 
 
 class State(_Handle):

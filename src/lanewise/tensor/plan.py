@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lanewise.closing import Closing
-from lanewise.errors import LanewiseError, RunError, collect, placed
-from lanewise.ir.builder import call_site
+from lanewise.closing import Closing, OfThisProcess
+from lanewise.errors import LanewiseError, RunError, call_site, collect, placed
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
 from lanewise.tensor.binding import Bound, Table
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from lanewise.tensor.runtime import Runtime
 
 
-class Fence:
+class Fence(OfThisProcess):
     """The end of a submission: `done`, and `wait`, which raises what went wrong."""
 
     __slots__ = ("_ended", "_lock", "error")
@@ -117,6 +116,8 @@ class Recorded:
 
 class Plan(Closing):
     """A compiled graph; a context manager.  `Builder.compile` makes one."""
+
+    _again = "compile in each process: what was built is kept on disk"
 
     def __init__(self, runtime: Runtime, recorded: Recorded, engines: list[Any]) -> None:
         self._runtime = runtime

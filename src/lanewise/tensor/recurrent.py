@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lanewise.errors import UsageError
-from lanewise.ir.builder import call_site
+from lanewise.errors import UsageError, call_site
 from lanewise.ir.ops.rules import is_format
 from lanewise.ir.verify import MAX_SIZE
 from lanewise.tensor.arguments import builder_of, checked

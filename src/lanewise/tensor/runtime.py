@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lanewise.closing import Closing
 from lanewise.dtypes import dtype
-from lanewise.errors import LanewiseError, RunError, UsageError, placed
-from lanewise.ir.builder import call_site
+from lanewise.errors import LanewiseError, RunError, UsageError, call_site, placed
 from lanewise.runtime.pool import check_threads
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.binding import Buffer, aligned
@@ -36,6 +35,8 @@ class Runtime(Closing):
     ids, pages and draws at every submission, and refuse what a kernel would treat as absent.
     Raises UsageError ``usage.target``.
     """
+
+    _again = "make one in each process: what was built is kept on disk"
 
     def __init__(
         self, target: str = "cpu", *, threads: int | None = None, strict: bool = False
