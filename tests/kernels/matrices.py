@@ -1,8 +1,10 @@
-"""Random matrices in GGUF's formats, taken apart by the ``gguf`` package's layouts."""
+"""Random matrices in GGUF's formats, taken apart by the ``gguf`` package's layouts; and in the
+8-bit floats of ml_dtypes, which GGUF does not have."""
 
 from __future__ import annotations
 
 import gguf
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,7 @@ from lanewise.kernels.recipes import Weights
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
 TYPES = {f: gguf.GGMLQuantizationType[f.upper()] for f in FORMATS}
+SMALL = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2}
 SCALES = {"q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2),
           "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}  # fmt: skip
 """Byte offsets of the f16 fields of a block."""
@@ -17,6 +20,8 @@ SCALES = {"q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 
 
 def raw_matrix(fmt: str, n: int, k: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     """Rows [n, bytes]: random codes of every value, f16 scales of sane size and either sign."""
+    if fmt in SMALL:
+        return rng.standard_normal((n, k)).astype(np.float32).astype(SMALL[fmt]).view(np.uint8)
     if fmt == "f32":
         return rng.standard_normal((n, k)).astype(np.float32).view(np.uint8).reshape(n, -1)
     if fmt == "f16":
@@ -33,7 +38,9 @@ def raw_matrix(fmt: str, n: int, k: int, rng: np.random.Generator) -> npt.NDArra
 
 
 def decoded(fmt: str, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """What the gguf package makes of the rows."""
+    """What the gguf package (ml_dtypes) makes of the rows."""
+    if fmt in SMALL:
+        return raw.view(SMALL[fmt]).astype(np.float32)
     if fmt in ("f32", "f16"):
         return raw.view(np.float32 if fmt == "f32" else np.float16).astype(np.float32)
     return gguf.dequantize(raw, TYPES[fmt]).astype(np.float32)

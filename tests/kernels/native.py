@@ -38,10 +38,11 @@ TARGETS = {
 }
 FLOATS = ("f32", "f16", "bf16")
 QUANTS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+SMALL = ("f8_e4m3", "f8_e5m2")  # last: digests are numbered by the order of formats
 SUPER = ("q4_k", "q5_k", "q6_k")
 PAIRS = [(f, a) for f in FLOATS for a in ("f32", "f64")] + [
     (f, a) for f in QUANTS for a in ("int8x2", "int8", "f64")
-]
+] + [(f, a) for f in SMALL for a in ("f32", "f64")]
 
 
 def block(fmt: str) -> int:

@@ -19,7 +19,7 @@ UNDEFINED = (
     "-O1", "-fsanitize=undefined", "-fno-sanitize=function,vptr", "-fsanitize-trap=undefined",
 )  # fmt: skip
 AARCH64 = ("-target", "aarch64-linux-musl")
-FORMATS = ("q4_0", "q4_1", "q5_1", "q8_0", "q6_k", "f16")
+FORMATS = ("q4_0", "q4_1", "q5_1", "q8_0", "q6_k", "f16", *native.SMALL)
 """Every kind of codes, biased and not, with minimums and not."""
 FEW = ("q4_0", "q5_1")
 """What is compiled with traps: a check at every lane of a vector takes the compiler long."""
@@ -120,6 +120,21 @@ def test_every_half_is_widened_exactly(build: str, tmp_path: Path) -> None:
     number = (exponent < 31) | (fraction == 0)
     assert np.array_equal(got[number], want[number])
     assert np.isnan(got[~number]).all()
+
+
+@pytest.mark.parametrize("build", [b for b in BUILDS if "f16" in formats_of(b)])
+@pytest.mark.parametrize("fmt", native.SMALL)
+def test_every_byte_is_widened_exactly(build: str, fmt: str, tmp_path: Path) -> None:
+    """All 256 codes by ml_dtypes, as one column times 1."""
+    runner = emulator(build)
+    codes = np.arange(256, dtype=np.uint8)
+    head = struct.pack("<32s7q", f"{fmt}_f32".encode(), 256, 1, 1, 16, 0, 1, 256)
+    (tmp_path / "in").write_bytes(head + codes.tobytes() + np.float32(1).tobytes())
+    program = str(driver(build, formats_of(build)))
+    subprocess.run([*runner, program, str(tmp_path / "in"), str(tmp_path / "out")], check=True)
+    got = np.fromfile(tmp_path / "out", np.float32)[:256]
+    want = matrices.decoded(fmt, codes) + np.float32(0)  # a product of -0 is added to +0
+    assert np.array_equal(got, want, equal_nan=True)
 
 
 @pytest.mark.parametrize("isa", ["neon", "neon_dotprod", "neon_i8mm"])

@@ -17,7 +17,7 @@ from lanewise.kernels import recipes
 from tests.kernels import matrices, native
 
 DIGESTS = Path(__file__).parent.parent / "digests" / "products.json"
-FORMATS = native.FLOATS + native.QUANTS
+FORMATS = native.FLOATS + native.QUANTS + native.SMALL
 CASES = [(i, f, a) for i in native.isas() for f, a in native.PAIRS]
 
 
@@ -63,7 +63,7 @@ SHAPES = st.tuples(
 def test_bits_are_the_recipes(isa: str, fmt: str, act: str, shape: tuple[int, ...]) -> None:
     n, blocks, rows, granule, paired, cut = shape
     k = -(-blocks * 32 // native.block(fmt)) * native.block(fmt)
-    if fmt in native.FLOATS:
+    if fmt in native.FLOATS + native.SMALL:
         k -= n % 7  # float weights take any K
     kernel = kernels(isa, fmt)
     raw, raw1 = matrix(fmt, n, k, 1), matrix(fmt, n, k, 2)
@@ -197,7 +197,8 @@ def test_packed_size(fmt: str) -> None:
     """At most 1.03 times the format's bytes, for whole panels of K >= 256."""
     kernel = kernels(native.isas()[0], fmt)
     for n, k in ((16, 256), (64, 768), (4096, 11008)):
-        per, size = gguf.GGML_QUANT_SIZES[matrices.TYPES[fmt]]
+        small = fmt in native.SMALL
+        per, size = (1, 1) if small else gguf.GGML_QUANT_SIZES[matrices.TYPES[fmt]]
         assert kernel.packed_bytes(n, k) <= 1.03 * (n * k // per * size)
         assert kernel.packed_bytes(n - 3, k) == kernel.packed_bytes(n, k)
 
@@ -273,11 +274,12 @@ def digest_case(fmt: str, act: str) -> tuple[np.ndarray, np.ndarray]:
     stream = np.random.PCG64(FORMATS.index(fmt))
     words = stream.random_raw(24 * 768 * 4 // 8 + 7 * 768)
     raw = words.view(np.uint8)[: matrix(fmt, 24, 768, 0).size].reshape(24, -1).copy()
-    fields = {"f16": 2, "bf16": 2, "f32": 4}
-    if fmt in fields:
+    if fmt in native.FLOATS + native.SMALL:
         # Keep sign and mantissa, an exponent near one.
         if fmt == "f32":
             wide = (raw.view(np.uint32) & 0x807FFFFF) | 0x3F000000
+        elif fmt in native.SMALL:
+            wide = (raw & 0x87) | 0x30 if fmt == "f8_e4m3" else (raw & 0x83) | 0x38
         elif fmt == "f16":
             wide = (raw.view(np.uint16) & 0x83FF) | 0x3800
         else:

@@ -13,7 +13,10 @@ from lanewise.runtime.library import Library
 from lanewise.targets.cpu import cpu_target
 from tests.native import packers
 
-NATIVE = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")
+SMALL = ("f8_e4m3", "f8_e5m2")  # of this package's own, a byte an element
+NATIVE = (
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", *SMALL,
+)  # fmt: skip
 
 
 def unit(source: str, *defines: str) -> Library:
@@ -24,13 +27,13 @@ def unit(source: str, *defines: str) -> Library:
 @pytest.mark.parametrize("fmt", NATIVE)
 def test_packed_bytes(fmt: str) -> None:
     native = packers((fmt,), cpu_target()).function(f"lw_packed_bytes_{fmt}", "lll")
-    block = FORMATS[fmt].block
+    block, row_bytes = (1, int) if fmt in SMALL else (FORMATS[fmt].block, FORMATS[fmt].row_bytes)
     for n in (1, 16, 17, 40, 576):
         for blocks in (1, 2, 3, 18):
             k = block * blocks
             assert packed_bytes(Type(fmt, (n, k))) == native(n, k), (n, k)
             if n % 16 == 0 and n * k >= 1 << 14:
-                assert native(n, k) <= 1.03 * n * FORMATS[fmt].row_bytes(k)
+                assert native(n, k) <= 1.03 * n * row_bytes(k)
 
 
 @pytest.mark.parametrize("recipe", ["int8x2", "int8"])

@@ -1,5 +1,5 @@
-"""8-bit floats: stored, cast, moved and gathered as ml_dtypes has them, on both targets; no op
-computes in them, and each refusal says which cast does."""
+"""8-bit floats: stored, cast, moved and gathered as ml_dtypes has them, on both targets; products
+take them as weights; no op computes in them, and each refusal says which cast does."""
 
 from __future__ import annotations
 
@@ -99,6 +99,44 @@ def test_views_gathers_and_chains_move_them(name: str) -> None:
         if value.dtype == kind:
             assert same(value, other[port]), port
         assert np.allclose(value.astype(np.float32), other[port].astype(np.float32), rtol=1e-5)
+
+
+@NAMES
+@pytest.mark.parametrize("activations", ["int8x2", "f32"])
+def test_products_widen_their_weights_exactly(name: str, activations: str) -> None:
+    """The bits of the same products with the widened matrix; and a gather of a packed matrix."""
+    rng = np.random.default_rng(5)
+    kind = KINDS[name]
+    w = {
+        "w": f32(rng, 37, 530), "table": f32(rng, 19, 530), "right": f32(rng, 530, 9),
+        "experts": f32(rng, 3, 21, 530), "turned": f32(rng, 3, 530, 21),
+        "batch": f32(rng, 2, 30, 5),
+    }  # fmt: skip
+    w = {n: v.astype(kind) for n, v in w.items()}
+    x, lead = f32(rng, 6, 530), f32(rng, 2, 3, 30)
+    inputs = {"x": x, "lead": lead, "bias": f32(rng, 37), "counts": np.array([4, 0, 1], np.uint32),
+              "ids": np.array([18, 19, 2], np.uint32)}  # fmt: skip
+
+    def record(b: t.Builder, dtype: str) -> None:
+        v = {n: b.weight(n, dtype, value.shape) for n, value in w.items()}
+        y, counts = b.input("x", t.f32, x.shape), b.input("counts", t.u32, (3,))
+        b.output("linear", t.linear(y, v["w"], b.weight("bias", t.f32, (37,))))
+        b.output("gated", t.silu(t.linear(y, v["table"])))
+        b.output("rows", t.cast(t.gather_rows(v["table"], b.input("ids", t.u32, (3,))), "f32"))
+        b.output("matmul", t.matmul(y, v["right"]))
+        b.output("batch.y", t.matmul(b.input("lead", t.f32, lead.shape), v["batch"]))
+        b.output("grouped", t.grouped_linear(y, v["experts"], counts))
+        b.output("turned.y", t.grouped_matmul(y, v["turned"], counts))
+
+    made = {}
+    for dtype in (name, "f32"):
+        given = {n: v.astype(np.float32) if dtype == "f32" else v for n, v in w.items()}
+        with compile(lambda b, d=dtype: record(b, d), activations=activations) as plan:
+            made[dtype] = run(plan, **given, **inputs)
+    for port, value in made[name].items():
+        assert same(value, made["f32"][port]), port
+    exact = x.astype(np.float64) @ w["w"].astype(np.float64).T + inputs["bias"]
+    assert np.abs(made[name]["linear"] - exact).max() < 1e-3
 
 
 @NAMES

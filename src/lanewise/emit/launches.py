@@ -13,9 +13,10 @@ from typing import Final
 
 from lanewise.emit.calls import call_text
 from lanewise.emit.plain import plain_text
-from lanewise.emit.rows import Frame, RowText, c_float
+from lanewise.emit.rows import C_TYPES, Frame, RowText, c_float
 from lanewise.ir.graph import ROOTS, Graph, Ref
 from lanewise.ir.opdef import opdef
+from lanewise.ir.ops.rules import is_format
 from lanewise.kernels.bodies import PICKS, Product, body_of, product_of, rows_of
 from lanewise.kernels.layout import packed_bytes, value_bytes
 from lanewise.kernels.table import attention_node
@@ -414,12 +415,13 @@ def gather_text(scene: Scene) -> str:
     packed = scene.body.node(table).op == "weight"
     size = value_bytes(scene.body.nodes[index].types[0]) // scene.body.nodes[index].types[0].size
     if packed:
-        half = type.dtype in ("f16", "bf16")
-        row = "(float*)lw_scratch(c, t)" if half else "(float*)to"
+        narrow = type.dtype != "f32" and not is_format(type.dtype)
+        row = "(float*)lw_scratch(c, t)" if narrow else "(float*)to"
         get = (f"lw_gather_{type.dtype}({scene.pointer(table[0])}, {type.shape[0]}, {width}, id, "
                f"{row});")  # fmt: skip
-        if half:
-            get = f"{{ {get} lw_store_row_{type.dtype}({row}, (uint16_t*)to, {width}); }}"
+        if narrow:
+            to = f"({C_TYPES[type.dtype]}*)to"
+            get = f"{{ {get} lw_store_row_{type.dtype}({row}, {to}, {width}); }}"
     else:
         get = f"lw_copy_bytes({scene.pointer(table[0])} + id * {width * size}, to, {width * size});"
     return "\n".join([

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from lanewise.emit.rows import C_TYPES
 from lanewise.ir.graph import ROOTS, Graph, Node, Ref
 from lanewise.kernels.layout import ITEMSIZE
 from lanewise.plan.plan import Launch
@@ -67,12 +68,11 @@ def plain_text(body: Graph, pointer: Callable[[int], str], out: str, launch: Lau
 def _matmul(body: Graph, operands: Sequence[Ref], pointer: Callable[[int], str], out: str) -> str:
     """a[M,K]·b[K,N]: lanes are columns, an fma chain over K, a new chain every 512."""
     (m, k), n = body.type(operands[0]).shape, body.type(operands[1]).shape[1]
-    kinds = {"f32": "", "f16": "_f16", "bf16": "_bf16"}
     a_type, b_type = (body.type(r).dtype for r in operands)
-    types = {"f32": "float", "f16": "uint16_t", "bf16": "uint16_t"}
-    a = f"((const {types[a_type]}*){pointer(operands[0][0])})[i * {k} + q]"
+    kind = "" if b_type == "f32" else f"_{b_type}"
+    a = f"((const {C_TYPES[a_type]}*){pointer(operands[0][0])})[i * {k} + q]"
     a = a if a_type == "f32" else f"lw_{a_type}_to_f32({a})"
-    b = f"(const {types[b_type]}*){pointer(operands[1][0])}"
+    b = f"(const {C_TYPES[b_type]}*){pointer(operands[1][0])}"
     return "\n".join([
         "static void @(LwContext* c, int32_t t, int32_t T, uint8_t* const* p) {", "  (void)c;",
         f"  const lw_range s = lw_split({m}, t, T);",
@@ -83,7 +83,7 @@ def _matmul(body: Graph, operands: Sequence[Ref], pointer: Callable[[int], str],
         f"      for (int64_t q0 = 0; q0 < {k}; q0 += 512) {{",
         "        vf chain = vf_zero();",
         f"        for (int64_t q = q0; q < lw_least(q0 + 512, {k}); ++q)",
-        f"          chain = vf_fma(vf_set({a}), vf_load{kinds[b_type]}_n({b} + q * {n} + j, left),"
+        f"          chain = vf_fma(vf_set({a}), vf_load{kind}_n({b} + q * {n} + j, left),"
         " chain);",
         "        total = q0 ? vf_add(total, chain) : chain;",
         "      }",

@@ -15,7 +15,7 @@ from lanewise.ir.graph import ROOTS, Graph, Type
 
 Types = Sequence[Type]
 Attrs = Mapping[str, Any]
-CODES: Final = {"f32": 0, "f16": 1, "bf16": 2, "u32": 3}
+CODES: Final = {"f32": 0, "f16": 1, "bf16": 2, "u32": 3, "f8_e4m3": 4, "f8_e5m2": 5}
 
 
 def _none(inputs: Types, results: Types, attrs: Attrs) -> list[float]:

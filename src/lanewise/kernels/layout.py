@@ -48,10 +48,12 @@ def packed_bytes(type: Type) -> int:
     what its format takes (k-quants keep their 6-bit scales as bytes), in whole lines of 64; of
     matrices [E, N, K], one after the other."""
     *lead, n, k = type.shape
-    fmt = FORMATS[type.dtype]
-    per_block = PACKED_BLOCK.get(type.dtype, fmt.nbytes)
-    panel = PANEL * (k // fmt.block) * per_block
-    each = align(-(-n // PANEL) * (panel if fmt.quantised else align(panel, 64)), 64)
+    fmt = FORMATS.get(type.dtype)
+    if fmt is None or not fmt.quantised:
+        panel = align(PANEL * k * ITEMSIZE[type.dtype], 64)
+    else:
+        panel = PANEL * (k // fmt.block) * PACKED_BLOCK.get(type.dtype, fmt.nbytes)
+    each = align(-(-n // PANEL) * panel, 64)
     return math.prod(lead) * each
 
 

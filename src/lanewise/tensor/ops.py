@@ -247,7 +247,7 @@ def contiguous(x: Tensor) -> Tensor:
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a [..., M, K] times b [K, N], or b [..., K, N] of the same leading axes: f32 [..., M, N].
 
-    a is f32, or of b's dtype; b is f32, f16 or bf16.
+    a is f32, or f16 or bf16 as b is; b is f32, f16, bf16, f8_e4m3 or f8_e5m2.
     """
     builder = builder_of("matmul", a, b)
     if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.poisoned or b.poisoned:

@@ -17,9 +17,9 @@ from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
 from lanewise.ir.ops.rules import (
     FLOATS,
     GROUP,
+    MATRICES,
     RECIPES,
     SCALARS,
-    SMALL,
     choice,
     fail,
     is_format,
@@ -83,7 +83,7 @@ def quantised_matrix(rng: np.random.Generator, fmt: str, n: int, k: int) -> Quan
 
 
 def _linear_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in FLOATS:
+    for dtype in MATRICES:
         yield Sample((random(rng, "f32", (3, 7)), random(rng, dtype, (5, 7))))
     bias = random(rng, "f32", (5,))
     yield Sample((random(rng, "f32", (1, 9)), random(rng, "f16", (5, 9)), bias), {"sums": "f64"})
@@ -196,7 +196,7 @@ register(
 def _matmul_infer(types: Types, attrs: Attrs) -> Types:
     a, b = types
     want_dtype("matmul", "a", a, ("f32",))
-    want_dtype("matmul", "b", b, FLOATS)
+    want_dtype("matmul", "b", b, MATRICES)
     want_rank("matmul", "a", a, 2)
     want_rank("matmul", "b", b, 2)
     if a.shape[1] != b.shape[0]:
@@ -212,7 +212,7 @@ def _matmul(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 
 def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype in FLOATS:
+    for dtype in MATRICES:
         yield Sample((random(rng, "f32", (3, 7)), random(rng, dtype, (7, 5))))
     yield Sample((random(rng, "f32", (1, 1)), random(rng, "f32", (1, 1))))
 
@@ -254,7 +254,7 @@ def _gather(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     ids = np.array([3, 0, 4, 5, 2**32 - 1], np.uint32)
-    for dtype in (*FLOATS, *SMALL):
+    for dtype in MATRICES:
         yield Sample((random(rng, dtype, (5, 3)), ids))
     yield Sample((random(rng, "f32", (5, 1)), ids[:4].reshape(2, 2)))
     yield Sample((quantised_matrix(rng, "q8_0", 5, 64), ids))

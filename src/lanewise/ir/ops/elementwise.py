@@ -16,7 +16,7 @@ from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, Infer, OpDef, Sample, register
 from lanewise.ir.ops.rules import (
     FLOATS,
-    SMALL,
+    MATRICES,
     broadcast_shapes,
     choice,
     fail,
@@ -28,7 +28,6 @@ from lanewise.ir.values import random, rounded, wide
 Array = np.ndarray[Any, Any]
 _ERF = np.frompyfunc(math.erf, 1, 1)
 _F32_23 = Type("f32", (2, 3))
-_CASTS = FLOATS + SMALL
 
 
 def _infer(op: str, names: tuple[str, ...]) -> Infer:
@@ -180,8 +179,8 @@ register(
 
 
 def _cast_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
-    want_dtype("cast", "x", types[0], _CASTS)
-    return (Type(choice("cast", attrs, "dtype", _CASTS), types[0].shape),)
+    want_dtype("cast", "x", types[0], MATRICES)
+    return (Type(choice("cast", attrs, "dtype", MATRICES), types[0].shape),)
 
 
 def _cast(args: Sequence[Any], attrs: Mapping[str, Any], types: tuple[Type, ...]) -> Any:
@@ -189,13 +188,13 @@ def _cast(args: Sequence[Any], attrs: Mapping[str, Any], types: tuple[Type, ...]
 
 
 def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for source in _CASTS:
-        for dtype in _CASTS:
+    for source in MATRICES:
+        for dtype in MATRICES:
             x = rng.standard_normal((3, 5)) * 100
             yield Sample((rounded(x, Type(source, x.shape)),), {"dtype": dtype})
     edge = [65504, 65519.99, 65520, 1e-8, 6e-8, 3e38, np.inf, np.nan, -0.0, 2049, 257]
     edge += [464, 465, -464, -480, 57344, 61439, 61440, 2**-10, 2**-17, 3 * 2**-10, 2**-6 * 0.97]
-    for dtype in _CASTS:
+    for dtype in MATRICES:
         yield Sample((np.array(edge, "f4"),), {"dtype": dtype})
 
 

@@ -15,15 +15,14 @@ from lanewise.ir.graph import Type
 from lanewise.ir.opdef import Bad, OpDef, Sample, register
 from lanewise.ir.ops.ragged import segments
 from lanewise.ir.ops.rules import (
-    FLOATS,
     RECIPES,
     choice,
     fail,
-    is_format,
     want_blocks,
     want_dtype,
     want_rank,
     want_type,
+    want_weight,
 )  # fmt: skip
 from lanewise.ir.values import ActArray, QuantArray, dequantised, opened, random, rounded, wide
 
@@ -34,10 +33,7 @@ Array = np.ndarray[Any, Any]
 
 def _want_matrices(op: str, types: Types, formats_only: bool) -> Types:
     x, w, counts = types
-    if not is_format(w.dtype) and (formats_only or w.dtype not in FLOATS):
-        kinds = "a quantised format" if formats_only else "f32, f16, bf16 or a quantised format"
-        fail("dtype", op, "w", f"is {w}; its dtype must be {kinds}",
-             f"declare w as {'q8_0' if formats_only else 'f32'}, or another of them")
+    want_weight(op, "w", w, formats_only)
     want_rank(op, "w", w, 3)
     if w.shape[2] != x.shape[1]:
         fail("shape", op, "w", f"is {w}; its rows must have {x.shape[1]} elements",
@@ -73,7 +69,8 @@ def _counts(*values: int) -> Array:
 
 
 def _grouped_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype, counts in (("f32", (2, 0, 5)), ("f16", (9, 9, 9)), ("bf16", (0, 0, 1))):
+    for dtype, counts in (("f32", (2, 0, 5)), ("f16", (9, 9, 9)), ("bf16", (0, 0, 1)),
+                          ("f8_e4m3", (3, 5, 0))):  # fmt: skip
         w = random(rng, dtype, (3, 20, 6))
         yield Sample((random(rng, "f32", (8, 6)), w, _counts(*counts)))
     for fmt, counts in (("q8_0", (1, 3)), ("q4_1", (0, 0)), ("q4_0", (2**32 - 1, 7))):

@@ -14,7 +14,7 @@ import numpy as np
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
 from lanewise.ir.ops.ragged import ABSENT, segments
-from lanewise.ir.ops.rules import FLOATS, fail, integer, want_dtype, want_rank, want_type
+from lanewise.ir.ops.rules import MATRICES, fail, integer, want_dtype, want_rank, want_type
 from lanewise.ir.values import random, wide
 
 Types = tuple[Type, ...]
@@ -27,7 +27,7 @@ def _grouped_infer(types: Types, attrs: Attrs) -> Types:
     x, w, counts = types
     want_dtype("grouped_matmul", "x", x, ("f32",))
     want_rank("grouped_matmul", "x", x, 2)
-    want_dtype("grouped_matmul", "w", w, FLOATS)
+    want_dtype("grouped_matmul", "w", w, MATRICES)
     want_rank("grouped_matmul", "w", w, 3)
     if w.shape[1] != x.shape[1]:
         fail("shape", "grouped_matmul", "w", f"is {w}; x is {x}: inner sizes must be equal",
@@ -45,7 +45,8 @@ def _grouped(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
 
 
 def _grouped_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype, counts in (("f32", [2, 0, 5]), ("f16", [9, 9, 9]), ("bf16", [0, 0, 1])):
+    for dtype, counts in (("f32", [2, 0, 5]), ("f16", [9, 9, 9]), ("bf16", [0, 0, 1]),
+                          ("f8_e4m3", [3, 5, 0]), ("f8_e5m2", [0, 5, 9])):  # fmt: skip
         yield Sample((random(rng, "f32", (8, 6)), random(rng, dtype, (3, 6, 20)),
                       np.array(counts, np.uint32)))  # fmt: skip
 

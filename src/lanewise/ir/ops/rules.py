@@ -17,9 +17,10 @@ from lanewise.ir.graph import Type
 from lanewise.quant.format import FORMATS
 
 FLOATS = ("f32", "f16", "bf16")
-SMALL = ("f8_e4m3", "f8_e5m2")  # floats to store and to cast: no op computes in them
+SMALL = ("f8_e4m3", "f8_e5m2")  # floats to store: only casts and products read their values
+MATRICES = FLOATS + SMALL  # of the weights of products
 INTEGERS = ("u32", "i32")
-SCALARS = FLOATS + SMALL + INTEGERS
+SCALARS = MATRICES + INTEGERS
 RECIPES = ("int8x2", "int8")  # quantised activations
 GROUP = 32  # elements of a row that share one activation scale
 
@@ -100,12 +101,17 @@ def want_type(op: str, operand: str, type: Type, dtype: str, shape: Sequence[int
     want_shape(op, operand, type, shape)
 
 
-def want_matrix(op: str, operand: str, type: Type, k: int, *, formats_only: bool = False) -> int:
-    """A weight [N, K] of a float dtype or a Format; gives N."""
-    if not is_format(type.dtype) and (formats_only or type.dtype not in FLOATS):
-        kinds = "a quantised format" if formats_only else "f32, f16, bf16 or a quantised format"
+def want_weight(op: str, operand: str, type: Type, formats_only: bool) -> None:
+    """The dtype of a product's weight: a float or a Format."""
+    if not is_format(type.dtype) and (formats_only or type.dtype not in MATRICES):
+        kinds = "a quantised format" if formats_only else f"{', '.join(MATRICES)} or a format"
         fail("dtype", op, operand, f"is {type}; its dtype must be {kinds}",
              f"declare {operand} as {'q8_0' if formats_only else 'f32'}, or another of them")
+
+
+def want_matrix(op: str, operand: str, type: Type, k: int, *, formats_only: bool = False) -> int:
+    """A weight [N, K] of a float dtype or a Format; gives N."""
+    want_weight(op, operand, type, formats_only)
     want_rank(op, operand, type, 2)
     if type.shape[1] != k:
         turned = type.shape[0] == k and not is_format(type.dtype)

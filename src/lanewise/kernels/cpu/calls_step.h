@@ -6,7 +6,8 @@
 template <int D> LW_INLINE vf lw_lanes(const uint8_t* p, int64_t i, int64_t n) {
   if (D == 0) return vf_load_n((const float*)p + i, n);
   if (D == 1) return vf_load_f16_n((const uint16_t*)p + i, n);
-  return vf_load_bf16_n((const uint16_t*)p + i, n);
+  if (D == 2) return vf_load_bf16_n((const uint16_t*)p + i, n);
+  return D == 4 ? vf_load_f8_e4m3_n(p + i, n) : vf_load_f8_e5m2_n(p + i, n);
 }
 
 // ---- a gated delta recurrence: one head of one sequence at a time, its state turned [K][V] ----
@@ -139,7 +140,7 @@ template <int D> LW_INLINE void lw_grouped(const LwCall* k) {
   int64_t at = 0;
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t end = at + lw_least(counts[e], rows - at);
-    const uint8_t* w = k->in[1] + e * inner * n * (D == 0 ? 4 : 2);
+    const uint8_t* w = k->in[1] + e * inner * n * (D == 0 ? 4 : D > 3 ? 1 : 2);
     for (int64_t j = s.begin; j < s.end && at < end; j += VF_N) {
       const int64_t left = lw_least(s.end - j, VF_N);
       int64_t row = at;
@@ -156,6 +157,8 @@ LW_INLINE void lw_call_grouped_matmul(const LwCall* k) {
   if (k->d[4] == 0) lw_grouped<0>(k);
   if (k->d[4] == 1) lw_grouped<1>(k);
   if (k->d[4] == 2) lw_grouped<2>(k);
+  if (k->d[4] == 4) lw_grouped<4>(k);
+  if (k->d[4] == 5) lw_grouped<5>(k);
 }
 
 LW_INLINE void lw_call_route(const LwCall* k) {

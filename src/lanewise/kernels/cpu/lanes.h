@@ -4,7 +4,7 @@
 //    four NEON registers or plain words hold the same sixteen lanes, so bits cannot differ;
 //  - lw_fma rounds once everywhere; LW_SCALAR (any CPU, no FMA unit asked for) computes it exactly
 //    by a double rounded to odd (53 >= 24 + 2 bits, so the second rounding is innocent);
-//  - binary16 and bfloat16 widen exactly, subnormals included.
+//  - narrow floats widen exactly, subnormals included.
 #pragma once
 #include "mem.h"
 

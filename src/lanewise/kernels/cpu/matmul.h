@@ -66,7 +66,7 @@ static inline int64_t lw_matmul_scratch(int64_t k, int64_t granule) {
                                    int64_t panel0, int64_t panel1);                            \
   extern "C" void lw_gather_##FORMAT(const void* packed, int64_t n, int64_t k, int64_t row,    \
                                      float* out);
-#define LW_FLOAT_FORMATS(X) X(f32) X(f16) X(bf16)
+#define LW_FLOAT_FORMATS(X) X(f32) X(f16) X(bf16) X(f8_e4m3) X(f8_e5m2)
 #define LW_QUANT_FORMATS(X) X(q8_0) X(q4_0) X(q4_1) X(q5_0) X(q5_1) X(q4_k) X(q5_k) X(q6_k)
 LW_FLOAT_FORMATS(LW_DECLARE_FLOAT)
 LW_QUANT_FORMATS(LW_DECLARE_QUANT)

@@ -14,6 +14,7 @@
 //  - codes are unsigned; a weight is (code - OFFSET) * scale + minimum.
 #pragma once
 #include "lanes.h"
+#include "vec_half.h"
 
 // One block of 32 of K in a panel.
 struct LwBlock {
@@ -153,9 +154,27 @@ template <int BYTES_, bool BRAIN_> struct LwPlain {
   }
 };
 
+// The same of bytes, F as vec_half.h has it.
+template <class F> struct LwPlain8 {
+  enum { BYTES = 1, K = 1, SOURCE = 1 };
+  static constexpr bool BRAIN = false;
+  LW_INLINE_MEMBER int64_t panel(int64_t k) { return lw_align64(k * 16); }
+  LW_INLINE_MEMBER float one(const uint8_t* p) { return lw_f8_to_f32<F>(*p); }
+  LW_INLINE_MEMBER lw_f32 at(const uint8_t* panel, int64_t k) {
+    const lw_u32 h = __builtin_convertvector(*(const lw_u8_at*)(panel + k * 16), lw_u32);
+    const lw_u32 m = h & 0x7fu, small = (lw_u32)(m < (1u << F::M));
+    const lw_u32 tiny = (lw_u32)(lw_float((lw_i32)m) * lw_f32_of_bits(F::LEAST));
+    const lw_u32 special = (lw_u32)(m >= F::INF) & (F::INF == 0x7c ? 0x7f800000u : 0x7fc00000u);
+    lw_u32 bits = (tiny & small) | (((m << F::SHIFT) + F::REBIAS) & ~small) | special;
+    return (lw_f32)(bits | (h & 0x80u) << 24);
+  }
+};
+
 typedef LwPlain<4, false> lw_format_f32;
 typedef LwPlain<2, false> lw_format_f16;
 typedef LwPlain<2, true> lw_format_bf16;
+typedef LwPlain8<lw_e4m3> lw_format_f8_e4m3;
+typedef LwPlain8<lw_e5m2> lw_format_f8_e5m2;
 typedef LwSimple<LW_BYTES, 128, false, 34> lw_format_q8_0;
 typedef LwSimple<LW_NIBBLES, 8, false, 18> lw_format_q4_0;
 typedef LwSimple<LW_NIBBLES, 0, true, 20> lw_format_q4_1;

@@ -108,7 +108,8 @@ LW_NOINLINE void lw_pack_panel(const uint8_t* src, uint8_t* panel, int64_t live,
         const uint8_t* s = src + r * row_bytes + i * F::BYTES;
         uint8_t* to = panel + (i * 16 + r) * F::BYTES;
         if constexpr (F::BYTES == 4) lw_store_u32(to, lw_load_u32(s));
-        else lw_store_u16(to, lw_load_u16(s));
+        else if constexpr (F::BYTES == 2) lw_store_u16(to, lw_load_u16(s));
+        else *to = *s;
       }
   } else {
     enum { PER = F::K / 32 };
@@ -177,6 +178,7 @@ LW_INLINE void lw_gather(const uint8_t* packed, int64_t k, int64_t row, float* o
     LW_ROLL for (int64_t i = 0; i < k; ++i) {
       const uint8_t* s = panel + (i * 16 + r) * F::BYTES;
       if constexpr (F::BYTES == 4) lw_store_u32(out + i, lw_load_u32(s));
+      else if constexpr (F::BYTES == 1) out[i] = F::one(s);
       else if constexpr (F::BRAIN) lw_store_u32(out + i, (uint32_t)lw_load_u16(s) << 16);
       else out[i] = lw_half1(s);
     }

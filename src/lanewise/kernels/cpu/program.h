@@ -151,6 +151,14 @@ LW_INLINE void lw_store_row_bf16(const float* x, uint16_t* out, int64_t n) {
   }
 }
 
+LW_INLINE void lw_store_row_f8_e4m3(const float* x, uint8_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = lw_f32_to_f8_e4m3(x[i]);
+}
+
+LW_INLINE void lw_store_row_f8_e5m2(const float* x, uint8_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = lw_f32_to_f8_e5m2(x[i]);
+}
+
 LW_INLINE void lw_copy_bytes(const uint8_t* x, uint8_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = x[i];
 }
