@@ -415,3 +415,35 @@ def test_an_interrupt_ends_the_compilers(
         state = Path(f"/proc/{pid}/stat")
         assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
     assert not [e for e in cache.entries() if e.kind.startswith("tmp")]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_process_does_not_hold_the_turn_of_its_parents_thread():
+    code = """
+import os, signal, threading, time
+from lanewise.runtime import cache
+inside, go = threading.Event(), threading.Event()
+def work():
+    with cache.turn():
+        inside.set()
+        go.wait()
+thread = threading.Thread(target=work)
+thread.start()
+inside.wait()
+left, done = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(50)
+    os.read(left, 1)  # the parent's thread has left
+    start = time.monotonic()
+    with cache.turn(wait_s=30):
+        os._exit(0 if time.monotonic() - start < 15 else 3)
+go.set()
+thread.join()
+os.write(done, b"x")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
+                          text=True, timeout=120, env=env)  # fmt: skip
+    assert done.stdout.strip() == "0", done.stderr

@@ -3,7 +3,10 @@ results or a refusal by name, and nothing that is left open."""
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -170,6 +173,61 @@ def test_a_runtime_that_closes_while_a_thread_compiles():
     go.set()
     thread.join(60)
     assert codes == ["run.closed"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_process_compiles_what_a_thread_of_its_parent_was_compiling():
+    """And takes no lock that a thread of the parent holds: of the cache of plans, the runtime and
+    the pool of blocks."""
+    code = """
+import os, signal, threading, numpy as np
+from lanewise import tensor as t
+rt = t.Runtime("cpu", threads=1)
+plans, pool = t.PlanCache(rt), t.BlockPool(4)
+inside, go = threading.Barrier(3), threading.Event()
+def record(b):
+    b.output("y", t.exp(b.input("x", t.f32, (64,))))
+def slow(b):
+    inside.wait()
+    go.wait()
+    record(b)
+def locked():
+    with plans._lock, rt._lock, pool._lock:
+        inside.wait()
+        go.wait()
+kept = plans.compile(record, key="kept")
+compiling = threading.Thread(target=lambda: plans.compile(slow, key="k"))
+compiling.start()
+while not plans._compiling:
+    pass
+threads = [compiling, threading.Thread(target=locked)]
+threads[1].start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    assert plans.compile(record, key="kept") is kept
+    plan = plans.compile(record, key="k")
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    plan.run(x=x, y=y)
+    assert len(plans) == 2 and plans.compile(record, key="k") is plan
+    assert pool.grow(None, 65) == [0, 1]
+    plans.close()
+    rt.close()
+    os._exit(0 if (y == 1).all() else 3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+go.set()
+for thread in threads:
+    thread.join()
+assert plans.compile(record, key="kept") is kept and len(plans) == 2
+plans.close()
+rt.close()
+print(status)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
+                          text=True, timeout=120, env=env)  # fmt: skip
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def test_many_may_wait_for_one_submission():

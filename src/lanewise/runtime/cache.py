@@ -224,6 +224,7 @@ def turn(lock: str = "build.lock", wait_s: float = 60.0) -> Iterator[None]:
     except (ImportError, OSError):
         yield
         return
+    _TURNS.add(handle)
     try:
         end = time.monotonic() + wait_s
         while time.monotonic() < end:
@@ -236,7 +237,23 @@ def turn(lock: str = "build.lock", wait_s: float = 60.0) -> Iterator[None]:
                 time.sleep(0.02)
         yield
     finally:
-        os.close(handle)  # drops the lock
+        if handle in _TURNS:
+            _TURNS.discard(handle)
+            os.close(handle)  # drops the lock
+
+
+# A child process inherits the handles that its parent's threads wait with: it would hold their
+# locks, and wait for itself.
+_TURNS: set[int] = set()
+
+
+def _after_fork() -> None:
+    while _TURNS:
+        os.close(_TURNS.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def entries() -> list[Entry]:

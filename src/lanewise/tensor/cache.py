@@ -12,6 +12,7 @@ from typing import Any
 
 from lanewise.closing import Closing, OfThisProcess
 from lanewise.errors import RunError, UsageError, call_site
+from lanewise.runtime.pool import on_fork
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.plan import Plan
@@ -27,9 +28,16 @@ class PlanCache(Closing):
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._plans: dict[Any, Future[Plan]] = {}
+        self._plans: dict[Any, Plan] = {}
+        self._compiling: dict[Any, Future[Plan]] = {}
         self._lock = threading.Lock()
         self._closed = False
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody goes on with what threads of the parent were compiling."""
+        self._lock = threading.Lock()
+        self._compiling = {}
 
     def compile(
         self, record: Callable[[Builder], object], key: Hashable | None = None, *,
@@ -51,26 +59,35 @@ class PlanCache(Closing):
         with self._lock:
             if self._closed:
                 raise self._was_closed()
-            found = self._plans.get(whole)
-            mine = found is None
-            if found is None:
-                found = self._plans[whole] = Future()
-        if mine:
-            try:
-                builder = builder or self._record(record)
-                plan = self._runtime.compile(builder, label=label, **options)
-                with self._lock:
-                    kept = not self._closed
-                    if kept:
-                        found.set_result(plan)
-                if not kept:  # closed by another thread, while this one compiled
-                    plan.close()
-                    raise self._was_closed()
-            except BaseException as error:
-                with self._lock:
-                    self._plans.pop(whole, None)
-                found.set_exception(error)
-        return found.result()
+            known = self._plans.get(whole)
+            if known is not None:
+                return known
+            others = self._compiling.get(whole)
+            mine = self._compiling.setdefault(whole, Future())
+        if others is not None:
+            return others.result()
+        try:
+            builder = builder or self._record(record)
+            plan = self._runtime.compile(builder, label=label, **options)
+            with self._lock:
+                kept = not self._closed
+                if kept:
+                    self._plans[whole] = plan
+            if not kept:  # closed by another thread, while this one compiled
+                plan.close()
+                raise self._was_closed()
+        except BaseException as error:
+            self._done(whole, mine)
+            mine.set_exception(error)
+            raise
+        self._done(whole, mine)
+        mine.set_result(plan)
+        return plan
+
+    def _done(self, whole: Any, mine: Future[Plan]) -> None:
+        with self._lock:
+            if self._compiling.get(whole) is mine:
+                del self._compiling[whole]
 
     def _was_closed(self) -> RunError:
         return RunError("run.closed", "the plan cache was closed", place=call_site(),
@@ -82,21 +99,19 @@ class PlanCache(Closing):
         return builder
 
     def __len__(self) -> int:
-        return len(self._plans)
+        with self._lock:
+            return len({*self._plans, *self._compiling})
 
     def close(self) -> None:
         """Close every plan; may be called again.  Raises RunError ``run.busy`` (and stays open)
         while one has a submission in flight.  What other threads still compile is closed when it
         is done, and they are refused."""
         with self._lock:
-            for whole, future in list(self._plans.items()):
-                if future.done():
-                    if future.exception() is None:
-                        future.result().close()
-                    del self._plans[whole]
+            for whole, plan in list(self._plans.items()):
+                plan.close()
+                del self._plans[whole]
             # only now is it sure to close: what is being compiled must find its place until then
             self._closed = True
-            self._plans.clear()
 
 
 class Buckets:
@@ -159,6 +174,11 @@ class BlockPool(OfThisProcess):
         self.positions = positions
         self._free = list(range(blocks - 1, -1, -1))
         self._counts = [0] * blocks
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody holds the lock."""
         self._lock = threading.Lock()
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lanewise.closing import Closing
 from lanewise.dtypes import dtype
 from lanewise.errors import LanewiseError, RunError, UsageError, call_site, placed
-from lanewise.runtime.pool import check_threads
+from lanewise.runtime.pool import check_threads, on_fork
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.binding import Buffer, aligned
 from lanewise.tensor.builder import Builder
@@ -52,6 +52,12 @@ class Runtime(Closing):
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._closed = False
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody holds the lock, or walks over the plans."""
+        self._lock = threading.Lock()
+        self._plans = weakref.WeakSet(self._plans)
 
     def builder(self, name: str = "graph") -> Builder:
         """A new recording.  Raises RunError ``run.closed``."""
