@@ -214,9 +214,6 @@ def test_a_buffer_gives_itself_out():
     with runtime().buffer(t.bf16, (4,)) as half:
         half.array[...] = 1.5
         assert np.asarray(half).dtype == ml_dtypes.bfloat16
-        with pytest.raises(RunError, match=r"run.dlpack") as caught:
-            half.__dlpack__()
-        assert "uint16" in caught.value.remedy
     assert half.closed
 
 

@@ -19,9 +19,13 @@ from lanewise.errors import LanewiseError, RunError, call_site, collect
 from lanewise.ir.ops.rules import regroups, reordered
 from lanewise.quant.format import FORMATS
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor
-from lanewise.tensor.interop import device_of, from_object
+from lanewise.tensor.interop import device_of, from_object, to_dlpack
 
 Array = NDArray[Any]
+
+
+class NotExported(RunError, BufferError):
+    """What a buffer cannot give: consumers of the protocols catch a BufferError."""
 
 
 class Buffer(Closing):
@@ -56,17 +60,30 @@ class Buffer(Closing):
         return self.array.astype(kind)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self.array)  # type: ignore[arg-type]
+        """Its memory by the buffer protocol.  Raises RunError ``run.buffer`` (a BufferError, too)
+        for bf16 and 8-bit floats, which the protocol has no letter for."""
+        array = self.array
+        if _extension(array.dtype):
+            raise NotExported(
+                "run.buffer", f"the buffer protocol has no {array.dtype}", place=call_site(),
+                remedy=f"its bits: memoryview(buffer.array.view('uint{8 * array.itemsize}')); or "
+                       "np.asarray(buffer)",
+            )  # fmt: skip
+        return memoryview(array)  # type: ignore[arg-type]
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The array's capsule.  Raises RunError ``run.dlpack`` for bf16, which NumPy has no
-        capsule for."""
+        """A DLPack capsule of its memory, which lives until the consumer lets it go.
+
+        ``options``: the array API's `stream`, `max_version`, `dl_device` and `copy`.  Raises
+        RunError ``run.dlpack`` (a BufferError, too) for a stream, or a device that is not this
+        processor.
+        """
         try:
-            return self.array.__dlpack__(**options)
-        except BufferError as error:
-            raise RunError(
+            return to_dlpack(self.array, **options)
+        except (BufferError, RuntimeError) as error:
+            raise NotExported(
                 "run.dlpack", f"{self.array.dtype}: {error}", place=call_site(),
-                remedy="take its bits: np.from_dlpack(buffer.array.view('uint16'))",
+                remedy="ask for this processor's memory, and for no stream",
             ) from None  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -193,7 +210,7 @@ def _foreign(port: PortDesc, value: Any) -> Array:
         raise _bad("kind", port, f"is {type(value).__name__}, no array", _made(port) or
                    f"bind an array of {port.dtype} {list(port.shape)}")  # fmt: skip
     try:
-        return from_object(value, port.dtype == "bf16")
+        return from_object(value, _extension(numpy_type(port)[0]))
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         numbers = isinstance(value, list | tuple | int | float | complex | np.generic)
         why = "" if numbers else f" that is used where it is: {error}"

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 CPU = (1, 3)  # kDLCPU, kDLCUDAHost: memory that this processor reads
-BFLOAT = 4  # kDLBfloat
+VERSION = (1, 1)  # of dlpack.h: the first with 8-bit floats
+READ_ONLY, IS_COPIED = 1, 2  # flags of a versioned capsule
+CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}  # DLDataTypeCode, by NumPy's name
 
 
 class _Tensor(ctypes.Structure):
@@ -29,13 +31,55 @@ class _Tensor(ctypes.Structure):
     )  # fmt: skip
 
 
-def from_dlpack(value: Any, bf16: bool = False) -> Array:
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h; the one without a version begins with its tensor."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", _Tensor),
+    )  # fmt: skip
+
+
+def _opened(capsule: Any) -> tuple[_Tensor, _Versioned | None]:
+    """The structures of a capsule that nobody has consumed, where they lie.  Raises BufferError
+    for a version whose layout is not known."""
+    valid, address = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
+    valid.restype, valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+    address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    if not valid(capsule, b"dltensor_versioned"):
+        return _Tensor.from_address(address(capsule, b"dltensor")), None
+    found = _Versioned.from_address(address(capsule, b"dltensor_versioned"))
+    if found.major != VERSION[0]:
+        raise BufferError(f"DLPack {found.major}.{found.minor} is not read")
+    return found.tensor, found
+
+
+def to_dlpack(array: Array, **options: Any) -> Any:
+    """The capsule of an array, of a dtype that NumPy has none for as well.
+
+    Such an array goes out as unsigned integers of its size, NumPy's capsule, and then gets its
+    own code: whose memory it is, and until when, stays NumPy's to say.  ``options``: the array
+    API's.  Raises BufferError, RuntimeError or TypeError.
+    """
+    code = CODES.get(array.dtype.name)
+    if code is None:
+        return array.__dlpack__(**options)
+    capsule = array.view(f"u{array.itemsize}").__dlpack__(**options)
+    tensor, versioned = _opened(capsule)
+    tensor.code = code
+    if versioned is not None:
+        versioned.minor = max(versioned.minor, VERSION[1])
+    return capsule
+
+
+def from_dlpack(value: Any, extension: bool = False) -> Array:
     """The array of a DLPack object, without a copy.
 
-    ``bf16``: it is looked at by our own reader first, since NumPy does not know that type (and
-    keeps a capsule that it refuses).  Raises TypeError, ValueError, RuntimeError or BufferError.
+    ``extension``: it is looked at by our own reader first, since NumPy does not know bf16 and
+    8-bit floats (and keeps a capsule that it refuses).  Raises TypeError, ValueError,
+    RuntimeError or BufferError.
     """
-    found = _bfloat16(value) if bf16 else None
+    found = _extension(value) if extension else None
     if found is not None:
         return found
     try:
@@ -44,32 +88,39 @@ def from_dlpack(value: Any, bf16: bool = False) -> Array:
         return np.from_dlpack(value)
 
 
-def _bfloat16(value: Any) -> Array | None:
-    """A bf16 array by the capsule itself, None if it is something else."""
+def _extension(value: Any) -> Array | None:
+    """An array of a dtype of CODES by the capsule itself, None if it is something else."""
     import ml_dtypes
 
     if device_of(value) is not None:
         return None
-    capsule = value.__dlpack__()
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _Tensor.from_address(address(capsule, b"dltensor"))
-    if (tensor.code, tensor.bits, tensor.lanes) != (BFLOAT, 16, 1):
+    try:
+        capsule = value.__dlpack__(max_version=VERSION, copy=False)
+    except TypeError:  # a producer of before the arguments
+        capsule = value.__dlpack__()
+    tensor, versioned = _opened(capsule)
+    name = next((n for n, code in CODES.items() if code == tensor.code), "")
+    dtype = np.dtype(getattr(ml_dtypes, name)) if name else None
+    if dtype is None or (tensor.bits, tensor.lanes) != (8 * dtype.itemsize, 1):
         return None
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    packed = [2 * int(np.prod(shape[i + 1 :])) for i in range(tensor.ndim)]
-    strides = [2 * tensor.strides[i] for i in range(tensor.ndim)] if tensor.strides else packed
+    if versioned is not None and versioned.flags & IS_COPIED:
+        raise BufferError("its producer made a copy")
+    shape, size = tuple(tensor.shape[i] for i in range(tensor.ndim)), dtype.itemsize
+    packed = [size * int(np.prod(shape[i + 1 :])) for i in range(tensor.ndim)]
+    strides = [size * tensor.strides[i] for i in range(tensor.ndim)] if tensor.strides else packed
     last = sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
-    raw: Any = (ctypes.c_uint8 * (last + 2)).from_address(tensor.data + tensor.byte_offset)
+    raw: Any = (ctypes.c_uint8 * (last + size)).from_address(tensor.data + tensor.byte_offset)
     raw.owner = capsule
     whole = np.frombuffer(raw, np.uint8)
-    return np.ndarray(shape, ml_dtypes.bfloat16, whole, 0, strides)  # type: ignore[arg-type]
+    if versioned is not None and versioned.flags & READ_ONLY:
+        whole.flags.writeable = False
+    return np.ndarray(shape, dtype, whole, 0, strides)  # type: ignore[arg-type]
 
 
-def from_object(value: Any, bf16: bool = False) -> Array:
+def from_object(value: Any, extension: bool = False) -> Array:
     """The array of a DLPack object or of anything with the buffer protocol."""
     if hasattr(value, "__dlpack__"):
-        return from_dlpack(value, bf16)
+        return from_dlpack(value, extension)
     return np.asarray(memoryview(value))
 
 
