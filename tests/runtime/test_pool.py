@@ -19,6 +19,7 @@ from lanewise.plan.program import Program
 from lanewise.runtime import build, cpus, pool
 from lanewise.runtime.library import Library
 from lanewise.runtime.pool import ThreadPool
+from lanewise.runtime.submitter import Submitter
 from lanewise.targets.cpu import CpuTarget
 
 # ctx: int32 counters[T], then a u32 that says how many threads are inside, then the most ever.
@@ -106,6 +107,80 @@ def test_runs_take_turns(native: tuple[Library, int]) -> None:
     assert counter.hits(3) == [400, 400, 0]
     assert counter.most <= 2
     workers.close()
+
+
+def test_submitters_take_turns_with_runs_and_every_turn_ends(native: tuple[Library, int]) -> None:
+    library, fn = native
+    workers = ThreadPool(library, 2)
+    workers.ready(2)
+    counter = Counter(workers, spin=20000)
+
+    def many(how: int) -> None:
+        submitter = Submitter(workers)
+        submitter.start(counter)
+        for i in range(50):
+            if how == 0:
+                workers.run(fn, counter.address)
+                continue
+            turn = submitter.post(fn, counter.address, 2)
+            assert turn == i + 1
+            while not submitter.wait(turn, 0.01):
+                pass
+            assert submitter.ended(turn) and submitter.ended(i) and not submitter.ended(turn + 1)
+        submitter.leave()
+
+    callers = [threading.Thread(target=many, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert counter.hits(3) == [400, 400, 0]
+    assert counter.most <= 2
+    submitters_left()
+    workers.close()
+
+
+def submitters_left() -> None:
+    """Every submitter was told to leave, and does."""
+    for thread in threading.enumerate():
+        if thread.name == "lanewise-submit":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_what_was_posted_runs_before_a_submitter_leaves(native: tuple[Library, int]) -> None:
+    library, fn = native
+    workers = ThreadPool(library, 1)
+    counter = Counter(workers, spin=3_000_000)
+    for i in range(20):
+        submitter = Submitter(workers)
+        submitter.start(counter)
+        if i % 2:
+            time.sleep(0.005)  # asleep by now
+        submitter.post(fn, counter.address, 1)
+        submitter.leave()
+        submitter.leave()
+    submitters_left()
+    assert counter.hits(1) == [20]
+    workers.close()
+
+
+def test_a_run_that_was_posted_before_the_pool_ended_runs_alone(
+    native: tuple[Library, int],
+) -> None:
+    library, fn = native
+    workers = ThreadPool(library, 2)
+    counter = Counter(workers)
+    workers.run(fn, counter.address)
+    submitter = Submitter(workers)
+    submitter.start(counter)
+    workers.close()
+    turn = submitter.post(fn, counter.address, 2)
+    while not submitter.wait(turn, 1):
+        pass
+    assert counter.hits(2) == [3, 2]  # two by two threads, then one by one
+    submitter.leave()
+    submitters_left()
 
 
 def test_threads_end_with_the_pool(native: tuple[Library, int]) -> None:

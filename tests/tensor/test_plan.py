@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -168,8 +169,39 @@ def test_one_submission_in_flight():
         for fence in fences:
             fence.wait()
         assert (results[0] == 32 * x).all()
-        while one._free == []:
+        while not all(i.free for i in one._all):
             threading.Event().wait(0.01)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals")
+def test_a_signal_breaks_off_the_wait_and_the_submission_goes_on():
+    def record(b: t.Builder) -> None:
+        x = b.input("x", t.f32, (1024, 1024))
+        b.output("y", t.matmul(t.matmul(x, x), x))
+
+    class Broken(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Broken
+
+    x, y = np.eye(1024, dtype=np.float32) * 2, np.zeros((1024, 1024), np.float32)
+    with compile(record) as plan:
+        plan.run(x=x, y=y)
+        y[:] = 0
+        before = signal.signal(signal.SIGALRM, stop)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+            with pytest.raises(Broken):
+                fence = plan.submit(x=x, y=y)
+                for _ in range(100):
+                    plan.submit(x=x, y=y)  # refused: it is busy
+                    fence.wait()
+                    fence = plan.submit(x=x, y=y)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        fence.wait()
+        assert (y == 4 * x).all()
 
 
 def test_a_plan_that_is_dropped_leaves_no_thread_and_does_not_keep_its_runtime_open():

@@ -124,7 +124,7 @@ def test_a_cache_that_closes_while_a_thread_compiles_leaves_nothing_open():
 
 
 def test_a_cache_that_could_not_close_keeps_what_a_thread_compiles_meanwhile():
-    with t.Runtime("cpu", threads=1) as rt, t.PlanCache(rt) as cache:
+    with t.Runtime("reference") as rt, t.PlanCache(rt) as cache:
         inside, go, ran = threading.Event(), threading.Event(), threading.Event()
         made: list[t.Plan] = []
 

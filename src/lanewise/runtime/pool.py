@@ -1,15 +1,17 @@
 """The pool of threads: Python threads that stay in native code, one pool for a whole process.
 
 Laws: workers are daemons inside `lw_pool_worker` (the GIL is released there), started when a run
-first needs them; runs of all sessions take turns, so that no more threads work at once than one
-run asked for; by default a run takes as many as this process has CPUs; a fork's child starts
-its own; at exit they are told to leave, and a pool that is stuck does not keep the process.
+first needs them; runs of all sessions take turns (in native code: `LwPool.turn`), so that no more
+threads work at once than one run asked for; by default a run takes as many as this process has
+CPUs; a fork's child starts its own; at exit they are told to leave, and a pool that is stuck does
+not keep the process.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -30,7 +32,7 @@ class _Native:
         self.init = library.function("lw_pool_init", "vpi")
         self.work = library.function("lw_pool_worker", "vpi")
         self.run = library.function("lw_pool_run", "vpppi")
-        self.leave = library.function("lw_pool_stop", "vp")
+        self.leave = library.function("lw_pool_stop", "ip")
         self.memory = Block(library.function("lw_pool_bytes", "l")(), "a pool", check=False)
         self.address = self.memory.address
         self.reset()
@@ -46,26 +48,29 @@ class _Native:
 
     def grow(self, threads: int) -> None:
         """Start the workers 1 .. threads-1 that are missing."""
-        while len(self.workers) < threads - 1:
-            t = len(self.workers) + 1
-            worker = threading.Thread(
-                target=_work, args=(self.work, self.address, t, self.memory),
-                name=f"lanewise-{t}", daemon=True,
-            )  # fmt: skip
-            worker.start()
-            self.workers.append(worker)
+        with self.lock:
+            while len(self.workers) < threads - 1 and not self.stopped:
+                t = len(self.workers) + 1
+                worker = threading.Thread(
+                    target=_work, args=(self.work, self.address, t, self.memory),
+                    name=f"lanewise-{t}", daemon=True,
+                )  # fmt: skip
+                worker.start()
+                self.workers.append(worker)
 
     def stop(self) -> None:
         """Let the workers leave; not while one is at work for a run that does not end."""
-        if self.stopped or not self.lock.acquire(timeout=_EXIT_S):
-            return
-        try:
+        with self.lock:
+            if self.stopped:
+                return
+            end = time.monotonic() + _EXIT_S
+            while not self.leave(self.address):
+                if time.monotonic() > end:
+                    return
+                time.sleep(0.002)
             self.stopped = True
-            self.leave(self.address)
-            for worker in self.workers:
-                worker.join(_EXIT_S)
-        finally:
-            self.lock.release()
+        for worker in self.workers:
+            worker.join(_EXIT_S)
 
 
 def _work(work: Any, address: int, t: int, memory: Block) -> None:
@@ -98,12 +103,22 @@ class ThreadPool:
         """
         native = self._native
         count = self.threads if threads is None else threads
-        with native.lock:
-            if native.stopped:
-                raise RunError("run.closed", "the thread pool was closed", remedy="make a new one")
-            if len(native.workers) < count - 1:
-                native.grow(check_threads(count))
-            native.run(native.address, fn, ctx, count)
+        self.ready(count)
+        native.run(native.address, fn, ctx, count)
+
+    def ready(self, threads: int) -> None:
+        """Have the workers of a run.  Raises RunError ``run.closed`` after `close`,
+        ``run.threads``."""
+        native = self._native
+        if native.stopped:
+            raise RunError("run.closed", "the thread pool was closed", remedy="make a new one")
+        if len(native.workers) < threads - 1:
+            native.grow(check_threads(threads))
+
+    @property
+    def library(self) -> Library:
+        """What it runs in."""
+        return self._native.library
 
     def close(self) -> None:
         """Stop the workers and wait for them; may be called again."""

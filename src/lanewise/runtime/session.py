@@ -24,6 +24,7 @@ from lanewise.plan.program import FormEntry, Program
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block, require
 from lanewise.runtime.pool import ThreadPool, check_threads, on_fork, shared_pool
+from lanewise.runtime.submitter import Submitter
 
 _LINE = 64
 _PAGE = 4096
@@ -209,18 +210,37 @@ class Session(Closing):
                 remedy="wait for it, or use a session for each thread",
             )  # fmt: skip
         try:
-            if not self._blocks:
-                self._open()
-            if scalars:
-                self._set(scalars)
-            if self._missing:
-                raise RunError(
-                    "run.scalar", f"no value for {', '.join(sorted(self._missing))}",
-                    place=f"form {form}", remedy="give every scalar at the first run",
-                )  # fmt: skip
+            self._begin(form, scalars)
             self._pool.run(address, self._address, self._used)
         finally:
             lock.release()
+
+    def post(
+        self, submitter: Submitter, form: str, scalars: Mapping[str, int | float] | None = None
+    ) -> int:
+        """Have a submitter run a form, and return its turn at once; raises as `run`.
+
+        The caller sees to it that no other run of this session is in flight until it has ended.
+        """
+        address = self._calls.get(form) or self._entry(form)[1]
+        self._begin(form, scalars)
+        self._pool.ready(self._used)
+        return submitter.post(address, self._address, self._used)
+
+    def submitter(self) -> Submitter:
+        """A submitter of this session's pool."""
+        return Submitter(self._pool)
+
+    def _begin(self, form: str, scalars: Mapping[str, int | float] | None) -> None:
+        if not self._blocks:
+            self._open()
+        if scalars:
+            self._set(scalars)
+        if self._missing:
+            raise RunError(
+                "run.scalar", f"no value for {', '.join(sorted(self._missing))}",
+                place=f"form {form}", remedy="give every scalar at the first run",
+            )  # fmt: skip
 
     def _set(self, scalars: Mapping[str, int | float]) -> None:
         slots = self._slots

@@ -1,11 +1,13 @@
 """What runs a plan: the native program bound to the caller's memory, or the reference.
 
-Both take `bind(name, bound)` for what changed and `run(numbers)`.
+Both take `bind(name, bound)` for what changed, `run(numbers)`, and give a thread for submissions:
+`submitter()`, whose `post(engine, fence, numbers)` starts a run and whose `leave()` ends it.
 """
 
 from __future__ import annotations
 
 import math
+import queue
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +27,7 @@ from lanewise.runtime.pool import on_fork
 from lanewise.runtime.session import Session
 from lanewise.tensor.attention import cache_pages, from_pages, to_pages
 from lanewise.tensor.binding import Array, Bound, aligned
+from lanewise.tensor.fence import Fence, failure
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.lowering import PAGE
 
@@ -127,12 +130,27 @@ class Native:
     def run(self, numbers: Mapping[str, int | float]) -> None:
         self.session.run("main", numbers)
 
+    def submitter(self, known: Any) -> NativeThread:
+        return NativeThread(self.session, (self, known))
+
     def forget(self) -> None:
         self._packed.forget()
 
     def close(self) -> None:
         self.session.close()
         self._held.clear()
+
+
+class NativeThread:
+    """A submitter that runs sessions; `keep` is what they use."""
+
+    def __init__(self, session: Session, keep: Any) -> None:
+        self._submitter = session.submitter()
+        self._submitter.start(keep)
+        self.leave = self._submitter.leave
+
+    def post(self, engine: Native, fence: Fence, numbers: Mapping[str, int | float]) -> None:
+        fence.begin(self._submitter, engine.session.post(self._submitter, "main", numbers))
 
 
 class Reference:
@@ -169,11 +187,46 @@ class Reference:
             place = cache_pages if self._ports[name].dtype == "q8_0" else to_pages
             self._bound[name][...] = value if layout == "rows" else place(value, layout)
 
+    def submitter(self, known: Any) -> PythonThread:
+        return PythonThread()
+
     def forget(self) -> None:
         """Nothing is kept of what was bound."""
 
     def close(self) -> None:
         self._bound.clear()
+
+
+class PythonThread:
+    """The same for what is interpreted: a turn is an event."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(
+            target=_serve, args=(self._jobs,), name="lanewise-submit", daemon=True
+        ).start()
+
+    def post(self, engine: Reference, fence: Fence, numbers: Mapping[str, int | float]) -> None:
+        turn = threading.Event()
+        fence.begin(self, turn)
+        self._jobs.put((engine, fence, numbers, turn))
+
+    def ended(self, turn: threading.Event) -> bool:
+        return turn.is_set()
+
+    def wait(self, turn: threading.Event, seconds: float) -> bool:
+        return turn.wait(seconds)
+
+    def leave(self) -> None:
+        self._jobs.put(None)
+
+
+def _serve(jobs: queue.SimpleQueue[Any]) -> None:
+    while (job := jobs.get()) is not None:
+        engine, fence, numbers, turn = job
+        fence.error = failure(engine.run, numbers)
+        turn.set()
+        del job, engine, fence, turn
 
 
 __all__ = ["PAGE", "Native", "Packed", "Reference"]

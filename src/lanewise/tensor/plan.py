@@ -11,11 +11,9 @@ as its weight: after changing a bound weight in place, call `repack`.
 
 from __future__ import annotations
 
-import os
-import queue
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from lanewise.errors import LanewiseError, RunError, call_site, collect, placed
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
 from lanewise.tensor.binding import Bound, Table
+from lanewise.tensor.fence import Fence, failure
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
 
 if TYPE_CHECKING:
@@ -33,70 +32,35 @@ if TYPE_CHECKING:
     from lanewise.tensor.runtime import Runtime
 
 
-class Fence(OfThisProcess):
-    """The end of a submission: `done`, and `wait`, which raises what went wrong."""
-
-    __slots__ = ("_ended", "_lock", "error")
-
-    def __init__(self) -> None:
-        self._ended = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.error: LanewiseError | None = None
-
-    @property
-    def done(self) -> bool:
-        """True once the submission has ended, well or not."""
-        return self._ended
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for the end.  Raises what the submission failed with, RunError ``run.timeout``
-        after ``timeout`` seconds, or ``run.forked`` in a process that was forked meanwhile."""
-        if self._ended:  # several may wait at once
-            pass
-        elif self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
-            self._lock.release()
-        elif not self._ended:
-            raise RunError("run.timeout", f"not done after {timeout} s", place=call_site(),
-                           remedy="wait longer: the submission goes on")  # fmt: skip
-        if self.error is not None:
-            raise self.error
-
-    def finish(self, error: LanewiseError | None = None) -> None:
-        self.error = error
-        self._ended = True
-        self._lock.release()
-
-
-@dataclass
+@dataclass(eq=False)
 class Instance:
     """One submission's own memory: an engine, what is bound to it, a thread that runs it."""
 
     engine: Any
     known: dict[str, Bound] = field(default_factory=dict[str, Bound])
-    jobs: queue.SimpleQueue[Callable[[], None] | None] | None = None
-    process: int = 0  # whose thread serves `jobs`: a fork's child starts its own
+    bound: Mapping[str, Bound] | None = None  # by the submission in flight
+    claimed: bool = False  # somebody binds, or runs it
+    fence: Fence | None = None  # of the last submission
+    thread: Any = None
 
-    def start(self, job: Callable[[], None]) -> None:
-        if self.jobs is None or self.process != os.getpid():
-            self.jobs, self.process = queue.SimpleQueue(), os.getpid()
-            threading.Thread(
-                target=_serve, args=(self.jobs,), name="lanewise-submit", daemon=True
-            ).start()
+    @property
+    def free(self) -> bool:
+        return not self.claimed and (self.fence is None or self.fence.done)
+
+    def start(self, fence: Fence, numbers: Mapping[str, int | float]) -> None:
+        """Begin a submission; it is this instance's from now on."""
+        if self.thread is None:
+            self.thread = self.engine.submitter(self.known)
             # a plan that is dropped, not closed, leaves no thread behind
-            weakref.finalize(self, self.jobs.put, None)
-        self.jobs.put(job)
+            weakref.finalize(self, self.thread.leave)
+        self.thread.post(self.engine, fence, numbers)
+        self.fence, self.claimed = fence, False
 
     def close(self) -> None:
-        if self.jobs is not None:
-            self.jobs.put(None)
+        if self.thread is not None:
+            self.thread.leave()
         self.engine.close()
-
-
-def _serve(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job
+        self.known.clear()
 
 
 @dataclass(frozen=True)
@@ -123,30 +87,25 @@ class Plan(Closing):
         self._runtime = runtime
         self._recorded = recorded
         self._table = Table(recorded.ports, recorded.scalars)
-        self._free = [Instance(e) for e in engines]
-        self._all = tuple(self._free)
+        self._all = tuple(Instance(e) for e in engines)
         self._closed = False
         self._lock = threading.Lock()
-        self._fences: set[Fence] = set()  # of submissions in flight
-        self._flight: dict[int, Mapping[str, Bound]] = {}  # what they have bound, by instance
         on_fork(self)
 
     def after_fork(self) -> None:
         """In a child process no submission of the parent's runs on: end their fences."""
         self._lock = threading.Lock()
         for instance in self._all:
-            # what was being bound, or waited in the queue, is the parent's
+            # what was being bound, and the thread, are the parent's
             instance.known.clear()
-            instance.jobs = None
-        self._free, self._flight = list(self._all), {}
-        for fence in self._fences:
-            if not fence.done:
-                fence.finish(RunError(
+            instance.thread = None
+            instance.claimed = False
+            if instance.fence is not None and not instance.fence.done:
+                instance.fence.finish(RunError(
                     "run.forked", f"plan {self.label!r}: the process was forked while this "
                     "submission was in flight, and only the parent goes on with it",
                     place=self.label, remedy="submit it again here; what it writes is incomplete",
                 ))  # fmt: skip
-        self._fences = set()
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -226,21 +185,23 @@ class Plan(Closing):
             fence.finish(placed(error, call_site()))
             return fence
 
-        def job() -> None:
-            error = self._work(instance, numbers)
-            fence.finish(error)
-            self._fences.discard(fence)
-
-        self._fences.add(fence)
-        instance.start(job)
+        try:
+            instance.start(fence, numbers)
+        except BaseException:
+            instance.claimed = False
+            raise
         return fence
 
     def run(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Run on the caller's thread and return at the end; raises as `Fence.wait`."""
         try:
-            error = self._work(*self._begin(bindings, more))
+            instance, numbers = self._begin(bindings, more)
         except LanewiseError as refused:
             raise placed(refused, call_site()) from None
+        try:
+            error = failure(instance.engine.run, numbers, place=self.label)
+        finally:
+            instance.claimed = False
         if error is not None:
             raise error
 
@@ -255,12 +216,13 @@ class Plan(Closing):
             if self._closed:
                 raise RunError("run.closed", f"plan {self.label!r} was closed",
                                remedy="compile it again")  # fmt: skip
-            if not self._free:
+            instance = next((i for i in self._all if i.free), None)
+            if instance is None:
                 raise RunError(
                     "run.busy", f"plan {self.label!r}: a submission is in flight", remedy="wait "
                     f"for its fence, or compile with max_in_flight={len(self._all) + 1}",
                 )  # fmt: skip
-            instance = self._free.pop()
+            instance.claimed, instance.bound = True, None
         try:
             changed, numbers = self._table.check(given, instance.known)
             self._limits({**given, **numbers}, numbers)
@@ -270,16 +232,17 @@ class Plan(Closing):
                 instance.engine.bind(name, bound)
                 instance.known[name] = bound
         except BaseException:
-            self._release(instance)
+            instance.claimed = False
             raise
         return instance, numbers
 
     def _apart(self, instance: Instance, bound: Mapping[str, Bound]) -> None:
         """Refuse what a submission in flight writes, or what is written while it reads."""
         with self._lock:
-            for other in self._flight.values():
-                collect(self._table.crossing(bound, other))
-            self._flight[id(instance)] = bound
+            for other in self._all:
+                if other is not instance and other.bound is not None and not other.free:
+                    collect(self._table.crossing(bound, other.bound))
+            instance.bound = bound
 
     def _limits(self, given: Mapping[str, Any], numbers: Mapping[str, int | float]) -> None:
         for name, capacity in self._recorded.limits.items():
@@ -291,33 +254,14 @@ class Plan(Closing):
 
             check_data(self._recorded.checks, self._table.ports, given)
 
-    def _work(
-        self, instance: Instance, numbers: Mapping[str, int | float]
-    ) -> LanewiseError | None:
-        try:
-            instance.engine.run(numbers)
-            return None
-        except LanewiseError as error:
-            return error
-        except Exception as error:
-            return RunError("run.failed", f"{type(error).__name__}: {error}", place=self.label,
-                            remedy="this is a defect of lanewise: please report it")
-        finally:
-            self._release(instance)
-
     def _busy(self, remedy: str) -> RunError:
         return RunError("run.busy", f"plan {self.label!r}: a submission is in flight",
                         place=call_site(), remedy=remedy)  # fmt: skip
 
-    def _release(self, instance: Instance) -> None:
-        with self._lock:
-            self._flight.pop(id(instance), None)
-            self._free.append(instance)
-
     def repack(self, *names: str) -> None:
         """Take bound weights anew (all, or the named ones): their bytes were changed in place."""
         with self._lock:
-            if len(self._free) < len(self._all):
+            if not all(i.free for i in self._all):
                 raise self._busy("wait for its fence")
             wrong = [n for n in names if n not in self._table.ports]
             if wrong:
@@ -336,10 +280,9 @@ class Plan(Closing):
         with self._lock:
             if self._closed:
                 return
-            if len(self._free) < len(self._all):
+            if not all(i.free for i in self._all):
                 raise self._busy("wait for its fence, then close")
             self._closed = True
         for instance in self._all:
             instance.close()
-            instance.known.clear()
         self._runtime.forget(self)

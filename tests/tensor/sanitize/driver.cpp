@@ -5,7 +5,8 @@
 // INPUT is little-endian i64s: buffers, scalars, arena bytes, private bytes, scratch bytes,
 // threads, steps; then the u32 scalars; then every buffer as its size and its bytes; then every
 // step as a count of updates, each an index, a size and bytes.  OUTPUT gets all buffers after each
-// step.  Each buffer is an allocation of its own of exactly its size.
+// step.  Each buffer is an allocation of its own of exactly its size.  Every other step is posted
+// to a submitter, and waited for.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,11 @@ struct Worker {
 void* work(void* given) {
   Worker* w = (Worker*)given;
   lw_pool_worker(w->pool, w->t);
+  return nullptr;
+}
+
+void* submit(void* submitter) {
+  lw_submit_worker(submitter);
   return nullptr;
 }
 
@@ -76,6 +82,10 @@ int main(int argc, char** argv) {
     workers[t].t = t;
     if (pthread_create(&workers[t].thread, nullptr, work, workers + t) != 0) return 3;
   }
+  void* submitter = room(lw_submit_bytes());
+  lw_submit_init(submitter, pool);
+  pthread_t poster;
+  if (pthread_create(&poster, nullptr, submit, submitter) != 0) return 3;
   LwContext c = {room(head[2]), room(priv * threads), priv, room(scratch * threads), scratch,
                  buffers, scalars, pool};
   for (int64_t s = 0; s < head[6]; ++s) {
@@ -84,14 +94,21 @@ int main(int argc, char** argv) {
       if (i < 0 || i >= count || bytes > sizes[i]) return 2;
       take(in, buffers[i], bytes);
     }
-    lw_pool_run(pool, step, &c, (int32_t)threads);
+    if (s % 2) {
+      const uint32_t turn = lw_submit_post(submitter, step, &c, (int32_t)threads);
+      while (!lw_submit_wait(submitter, turn, 10000000)) continue;
+    } else {
+      lw_pool_run(pool, step, &c, (int32_t)threads);
+    }
     for (int64_t i = 0; i < count; ++i)
       if (fwrite(buffers[i], 1, sizes[i], out) != (size_t)sizes[i]) return 4;
   }
-  lw_pool_stop(pool);
+  lw_submit_leave(submitter);
+  pthread_join(poster, nullptr);
+  if (!lw_pool_stop(pool)) return 5;
   for (int32_t t = 1; t < threads; ++t) pthread_join(workers[t].thread, nullptr);
   for (int64_t i = 0; i < count; ++i) free(buffers[i]);
-  void* rest[] = {scalars, buffers, sizes, pool, workers, c.arena, c.priv, c.scratch};
+  void* rest[] = {scalars, buffers, sizes, pool, submitter, workers, c.arena, c.priv, c.scratch};
   for (void* p : rest) free(p);
   fclose(in);
   return fclose(out) == 0 ? 0 : 4;

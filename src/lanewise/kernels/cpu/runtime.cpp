@@ -9,6 +9,7 @@
 static const uint32_t STOP = 1023;            // in place of T
 static const uint32_t BARRIER_SPINS = 2000;   // about 20-60 us
 static const uint32_t IDLE_SPINS = 8000;      // between runs
+static const uint32_t SUBMIT_SPINS = 2000;    // between submissions, and for the end of one
 
 LW_EXPORT int64_t lw_pool_bytes(void) { return (int64_t)sizeof(LwPool); }
 
@@ -37,9 +38,25 @@ LW_EXPORT void lw_pool_worker(void* memory, int32_t t) {
   lw_fp_exit(mode);
 }
 
+static void take_turn(LwPool* pool) {
+  uint32_t nobody = 0;
+  if (__atomic_compare_exchange_n(&pool->turn, &nobody, 1, false, __ATOMIC_SEQ_CST,
+                                  __ATOMIC_SEQ_CST))
+    return;
+  while (__atomic_exchange_n(&pool->turn, 2, __ATOMIC_SEQ_CST) != 0)
+    lw_futex(&pool->turn, LW_FUTEX_WAIT, 2, 0);
+}
+
+static void end_turn(LwPool* pool) {
+  if (__atomic_exchange_n(&pool->turn, 0, __ATOMIC_SEQ_CST) == 2)
+    lw_futex(&pool->turn, LW_FUTEX_WAKE, 1, 0);
+}
+
 LW_EXPORT void lw_pool_run(void* memory, lw_task fn, void* ctx, int32_t T) {
   LwPool* pool = (LwPool*)memory;
+  take_turn(pool);
   if (T > pool->threads) T = pool->threads;
+  if (pool->stopped) T = 1;  // posted before the end: the same bits, by this thread alone
   int64_t mode = lw_fp_enter();
   if (T > 1) {
     pool->fn = fn;
@@ -53,14 +70,80 @@ LW_EXPORT void lw_pool_run(void* memory, lw_task fn, void* ctx, int32_t T) {
   uint32_t done = T > 1 ? __atomic_load_n(&pool->done.word, __ATOMIC_ACQUIRE) : 0;
   while (T > 1 && done != (uint32_t)T - 1u) done = lw_event_wait(&pool->done, done, IDLE_SPINS);
   lw_fp_exit(mode);
+  end_turn(pool);
 }
 
-// All workers leave lw_pool_worker; no run may be in flight.
-LW_EXPORT void lw_pool_stop(void* memory) {
+// All workers leave lw_pool_worker; 0, and nothing is done, while a run is in flight.
+LW_EXPORT int32_t lw_pool_stop(void* memory) {
   LwPool* pool = (LwPool*)memory;
+  uint32_t nobody = 0;
+  if (!__atomic_compare_exchange_n(&pool->turn, &nobody, 1, false, __ATOMIC_SEQ_CST,
+                                   __ATOMIC_SEQ_CST))
+    return 0;
+  pool->stopped = 1;
   uint32_t next = (((pool->start.word >> 10) + 1u) << 10) | STOP;
   __atomic_store_n(&pool->start.word, next, __ATOMIC_SEQ_CST);
   lw_event_wake(&pool->start);
+  end_turn(pool);
+  return 1;
+}
+
+LW_EXPORT int64_t lw_submit_bytes(void) { return (int64_t)sizeof(LwSubmitter); }
+
+LW_EXPORT void lw_submit_init(void* memory, void* pool) {
+  memset(memory, 0, sizeof(LwSubmitter));
+  ((LwSubmitter*)memory)->pool = (LwPool*)pool;
+}
+
+LW_EXPORT void lw_submit_worker(void* memory) {
+  LwSubmitter* s = (LwSubmitter*)memory;
+  for (uint32_t seen = 0; !(seen & 1u);) {
+    uint32_t now = lw_event_wait(&s->post, seen, SUBMIT_SPINS);
+    if (now >> 1 != seen >> 1) {
+      lw_pool_run(s->pool, s->fn, s->ctx, s->threads);
+      __atomic_store_n(&s->done.word, now >> 1, __ATOMIC_SEQ_CST);
+      lw_event_wake(&s->done);
+    }
+    seen = now;
+  }
+}
+
+// Starts fn and gives its turn, to ask for; what was posted before has ended.
+LW_EXPORT uint32_t lw_submit_post(void* memory, lw_task fn, void* ctx, int32_t T) {
+  LwSubmitter* s = (LwSubmitter*)memory;
+  s->fn = fn;
+  s->ctx = ctx;
+  s->threads = T;
+  uint32_t next = s->post.word + 2u;
+  __atomic_store_n(&s->post.word, next, __ATOMIC_SEQ_CST);
+  lw_event_wake(&s->post);
+  return next >> 1;
+}
+
+LW_EXPORT int32_t lw_submit_ended(void* memory, uint32_t turn) {
+  uint32_t done = __atomic_load_n(&((LwSubmitter*)memory)->done.word, __ATOMIC_ACQUIRE);
+  return ((done - turn) & 0x7fffffffu) < 0x40000000u;  // turns wrap at 31 bits
+}
+
+// Waits at most so long, or less; 1 if the turn has ended.
+LW_EXPORT int32_t lw_submit_wait(void* memory, uint32_t turn, int64_t nanoseconds) {
+  LwSubmitter* s = (LwSubmitter*)memory;
+  uint32_t spins = nanoseconds > 0 ? SUBMIT_SPINS : 0;
+  for (uint32_t i = 0; i < spins && !lw_submit_ended(s, turn); ++i) lw_pause();
+  if (nanoseconds <= 0 || lw_submit_ended(s, turn)) return lw_submit_ended(s, turn);
+  lw_timespec limit = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+  __atomic_fetch_add(&s->done.sleepers, 1, __ATOMIC_SEQ_CST);
+  uint32_t before = __atomic_load_n(&s->done.word, __ATOMIC_SEQ_CST);
+  if (!lw_submit_ended(s, turn)) lw_futex(&s->done.word, LW_FUTEX_WAIT, before, &limit);
+  __atomic_fetch_sub(&s->done.sleepers, 1, __ATOMIC_SEQ_CST);
+  return lw_submit_ended(s, turn);
+}
+
+// The worker returns as soon as what was posted has ended.
+LW_EXPORT void lw_submit_leave(void* memory) {
+  LwSubmitter* s = (LwSubmitter*)memory;
+  __atomic_fetch_or(&s->post.word, 1u, __ATOMIC_SEQ_CST);
+  lw_event_wake(&s->post);
 }
 
 // Round to nearest even, no flushing of subnormals, exceptions masked; returns the mode before.

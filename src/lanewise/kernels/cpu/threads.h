@@ -7,7 +7,8 @@
 //  2. No wake-up is lost: a waiter announces itself (sleepers + 1), then the kernel compares the
 //     word with the value that it waits on; a waker changes the word first and looks at sleepers
 //     after. All four steps are sequentially consistent.
-//  3. One lw_pool_run at a time; fn runs on exactly the threads t < T, t = 0 is the caller.
+//  3. Runs of a pool take turns (LwPool.turn); fn runs on exactly the threads t < T, t = 0 is the
+//     caller.
 //  4. What a thread wrote before a barrier, all read after it.
 #ifndef LW_THREADS_H
 #define LW_THREADS_H
@@ -34,7 +35,19 @@ typedef struct LwPool {
   void* ctx;
   int32_t threads;
   uint32_t spins;             // pauses before a barrier sleeps
+  uint32_t stopped;           // the workers were told to leave
+  alignas(64) uint32_t turn;  // 0: nobody runs; 1: somebody does; 2: and others may sleep for it
 } LwPool;
+
+// A thread that runs what is posted to it, one at a time, while its poster goes on.
+typedef struct LwSubmitter {
+  lw_event post;  // word = submissions so far << 1 | 1 (leave)
+  lw_event done;  // word = submissions that ended (31 bits)
+  alignas(64) lw_task fn;
+  void* ctx;
+  LwPool* pool;
+  int32_t threads;
+} LwSubmitter;
 
 LW_INLINE void lw_pause(void) {
 #if defined(__x86_64__)
@@ -44,10 +57,15 @@ LW_INLINE void lw_pause(void) {
 #endif
 }
 
-LW_INLINE long lw_futex(uint32_t* word, int op, uint32_t value) {
+typedef struct {
+  int64_t seconds, nanoseconds;
+} lw_timespec;
+
+// `limit`: how long to wait at most, null for as long as it takes.
+LW_INLINE long lw_futex(uint32_t* word, int op, uint32_t value, const lw_timespec* limit) {
 #if defined(__linux__) && defined(__x86_64__)
   long result;
-  register void* timeout __asm__("r10") = 0;
+  register const void* timeout __asm__("r10") = limit;
   __asm__ volatile("syscall"
                    : "=a"(result)
                    : "a"(202L), "D"(word), "S"((long)op), "d"((long)value), "r"(timeout)
@@ -55,11 +73,11 @@ LW_INLINE long lw_futex(uint32_t* word, int op, uint32_t value) {
   return result;
 #elif defined(__linux__) && defined(__aarch64__)
   register long nr __asm__("x8") = 98, a1 __asm__("x1") = op, a2 __asm__("x2") = (long)value;
-  register long a0 __asm__("x0") = (long)word, a3 __asm__("x3") = 0;
+  register long a0 __asm__("x0") = (long)word, a3 __asm__("x3") = (long)limit;
   __asm__ volatile("svc 0" : "+r"(a0) : "r"(nr), "r"(a1), "r"(a2), "r"(a3) : "memory");
   return a0;
 #else
-  (void)word, (void)op, (void)value;
+  (void)word, (void)op, (void)value, (void)limit;
   for (int i = 0; i < 64; ++i) lw_pause();
   return 0;
 #endif
@@ -78,14 +96,14 @@ static inline __attribute__((unused)) uint32_t lw_event_wait(lw_event* e, uint32
   if (now != old) return now;
   __atomic_fetch_add(&e->sleepers, 1, __ATOMIC_SEQ_CST);
   while ((now = __atomic_load_n(&e->word, __ATOMIC_SEQ_CST)) == old)
-    lw_futex(&e->word, LW_FUTEX_WAIT, old);
+    lw_futex(&e->word, LW_FUTEX_WAIT, old, 0);
   __atomic_fetch_sub(&e->sleepers, 1, __ATOMIC_SEQ_CST);
   return now;
 }
 
 LW_INLINE void lw_event_wake(lw_event* e) {  // after the word was changed
   if (__atomic_load_n(&e->sleepers, __ATOMIC_SEQ_CST))
-    lw_futex(&e->word, LW_FUTEX_WAKE, 0x7fffffffu);
+    lw_futex(&e->word, LW_FUTEX_WAKE, 0x7fffffffu, 0);
 }
 
 // Every thread t < T calls it equally often.  T == 1 returns at once.
@@ -133,7 +151,14 @@ LW_EXPORT int64_t lw_pool_bytes(void);
 LW_EXPORT void lw_pool_init(void* pool, int32_t threads);
 LW_EXPORT void lw_pool_worker(void* pool, int32_t t);
 LW_EXPORT void lw_pool_run(void* pool, lw_task fn, void* ctx, int32_t T);
-LW_EXPORT void lw_pool_stop(void* pool);
+LW_EXPORT int32_t lw_pool_stop(void* pool);
+LW_EXPORT int64_t lw_submit_bytes(void);
+LW_EXPORT void lw_submit_init(void* submitter, void* pool);
+LW_EXPORT void lw_submit_worker(void* submitter);
+LW_EXPORT uint32_t lw_submit_post(void* submitter, lw_task fn, void* ctx, int32_t T);
+LW_EXPORT int32_t lw_submit_ended(void* submitter, uint32_t turn);
+LW_EXPORT int32_t lw_submit_wait(void* submitter, uint32_t turn, int64_t nanoseconds);
+LW_EXPORT void lw_submit_leave(void* submitter);
 LW_EXPORT int64_t lw_fp_enter(void);
 LW_EXPORT void lw_fp_exit(int64_t mode);
 

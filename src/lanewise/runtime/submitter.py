@@ -1,0 +1,57 @@
+"""A submitter: a thread in native code that runs what is posted to it while its poster goes on.
+
+Laws: one submission at a time, each with a turn to ask for; the thread spins for a short time after
+one, then sleeps; what a run uses (`keep`) lives as long as the thread, and the thread until it was
+told to leave and has ended what was posted.  A fork's child makes its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from lanewise.runtime.memory import Block
+from lanewise.runtime.pool import ThreadPool
+
+
+class Submitter:
+    """One submission in flight of a pool's runs."""
+
+    def __init__(self, pool: ThreadPool) -> None:
+        library = pool.library
+        self._memory = Block(library.function("lw_submit_bytes", "l")(), "a thread", check=False)
+        self._address = address = self._memory.address
+        library.function("lw_submit_init", "vpp")(address, pool.address)
+        self._work = library.function("lw_submit_worker", "vp")
+        self._post = library.function("lw_submit_post", "upppi")
+        self._ended = library.function("lw_submit_ended", "ipu")
+        self._wait = library.function("lw_submit_wait", "ipul")
+        self._leave = library.function("lw_submit_leave", "vp")
+        self._pool = pool
+
+    def start(self, *keep: Any) -> None:
+        """Start the thread; `keep` is kept alive for what it runs."""
+        threading.Thread(
+            target=_work, args=(self._work, self._address, self._memory, self._pool, keep),
+            name="lanewise-submit", daemon=True,
+        ).start()  # fmt: skip
+
+    def post(self, fn: int, ctx: int, threads: int) -> int:
+        """Run ``fn(ctx, t, T)`` on T threads; its turn.  What was posted before has ended."""
+        return self._post(self._address, fn, ctx, threads)
+
+    def ended(self, turn: int) -> bool:
+        """Has a turn ended?"""
+        return bool(self._ended(self._address, turn))
+
+    def wait(self, turn: int, seconds: float) -> bool:
+        """Wait so long at most, or less; True if the turn has ended."""
+        return bool(self._wait(self._address, turn, int(seconds * 1e9)))
+
+    def leave(self) -> None:
+        """Let the thread end after what was posted; may be called again."""
+        self._leave(self._address)
+
+
+def _work(work: Any, address: int, *keep: Any) -> None:
+    work(address)
