@@ -122,7 +122,8 @@ def test_submitters_take_turns_with_runs_and_every_turn_ends(native: tuple[Libra
             if how == 0:
                 workers.run(fn, counter.address)
                 continue
-            turn = submitter.post(fn, counter.address, 2)
+            turn = submitter.next
+            submitter.post(fn, counter.address, 2)
             assert turn == i + 1
             while not submitter.wait(turn, 0.01):
                 pass
@@ -175,7 +176,8 @@ def test_a_run_that_was_posted_before_the_pool_ended_runs_alone(
     submitter = Submitter(workers)
     submitter.start(counter)
     workers.close()
-    turn = submitter.post(fn, counter.address, 2)
+    turn = submitter.next
+    submitter.post(fn, counter.address, 2)
     while not submitter.wait(turn, 1):
         pass
     assert counter.hits(2) == [3, 2]  # two by two threads, then one by one

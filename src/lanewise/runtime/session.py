@@ -217,15 +217,15 @@ class Session(Closing):
 
     def post(
         self, submitter: Submitter, form: str, scalars: Mapping[str, int | float] | None = None
-    ) -> int:
-        """Have a submitter run a form, and return its turn at once; raises as `run`.
+    ) -> None:
+        """Have a submitter run a form as its next turn, and return at once; raises as `run`.
 
         The caller sees to it that no other run of this session is in flight until it has ended.
         """
         address = self._calls.get(form) or self._entry(form)[1]
         self._begin(form, scalars)
         self._pool.ready(self._used)
-        return submitter.post(address, self._address, self._used)
+        submitter.post(address, self._address, self._used)
 
     def submitter(self) -> Submitter:
         """A submitter of this session's pool."""

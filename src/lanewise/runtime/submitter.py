@@ -13,6 +13,8 @@ from typing import Any
 from lanewise.runtime.memory import Block
 from lanewise.runtime.pool import ThreadPool
 
+_TURNS = 0x7FFFFFFF
+
 
 class Submitter:
     """One submission in flight of a pool's runs."""
@@ -23,10 +25,11 @@ class Submitter:
         self._address = address = self._memory.address
         library.function("lw_submit_init", "vpp")(address, pool.address)
         self._work = library.function("lw_submit_worker", "vp")
-        self._post = library.function("lw_submit_post", "upppi")
+        self._post = library.function("lw_submit_post", "vpppi")
         self._ended = library.function("lw_submit_ended", "ipu")
         self._wait = library.function("lw_submit_wait", "ipul")
         self._leave = library.function("lw_submit_leave", "vp")
+        self._word = self._memory.view("u4", (1,)).data  # of what was posted: see threads.h
         self._pool = pool
 
     def start(self, *keep: Any) -> None:
@@ -36,9 +39,18 @@ class Submitter:
             name="lanewise-submit", daemon=True,
         ).start()  # fmt: skip
 
-    def post(self, fn: int, ctx: int, threads: int) -> int:
-        """Run ``fn(ctx, t, T)`` on T threads; its turn.  What was posted before has ended."""
-        return self._post(self._address, fn, ctx, threads)
+    @property
+    def next(self) -> int:
+        """The turn that the next `post` begins."""
+        return ((self._word[0] >> 1) + 1) & _TURNS
+
+    def post(self, fn: int, ctx: int, threads: int) -> None:
+        """Run ``fn(ctx, t, T)`` on T threads as turn `next`.  What was posted before has ended."""
+        self._post(self._address, fn, ctx, threads)
+
+    def posted(self, turn: int) -> bool:
+        """Was it posted (or was that broken off before)?"""
+        return turn != self.next
 
     def ended(self, turn: int) -> bool:
         """Has a turn ended?"""

@@ -150,7 +150,8 @@ class NativeThread:
         self.leave = self._submitter.leave
 
     def post(self, engine: Native, fence: Fence, numbers: Mapping[str, int | float]) -> None:
-        fence.begin(self._submitter, engine.session.post(self._submitter, "main", numbers))
+        fence.begin(self._submitter, self._submitter.next)
+        engine.session.post(self._submitter, "main", numbers)
 
 
 class Reference:
@@ -201,15 +202,23 @@ class PythonThread:
     """The same for what is interpreted: a turn is an event."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.job: Any = None  # the last that was posted
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         threading.Thread(
-            target=_serve, args=(self._jobs,), name="lanewise-submit", daemon=True
+            target=_serve, args=(self, self._wake), name="lanewise-submit", daemon=True
         ).start()
 
     def post(self, engine: Reference, fence: Fence, numbers: Mapping[str, int | float]) -> None:
         turn = threading.Event()
         fence.begin(self, turn)
-        self._jobs.put((engine, fence, numbers, turn))
+        self.job = (engine, fence, numbers, turn)
+        self._wake.put(True)
+
+    def posted(self, turn: threading.Event) -> bool:
+        if self.job is None or self.job[3] is not turn:
+            return False
+        self._wake.put(True)  # that may have been broken off
+        return True
 
     def ended(self, turn: threading.Event) -> bool:
         return turn.is_set()
@@ -218,15 +227,17 @@ class PythonThread:
         return turn.wait(seconds)
 
     def leave(self) -> None:
-        self._jobs.put(None)
+        self._wake.put(False)
 
 
-def _serve(jobs: queue.SimpleQueue[Any]) -> None:
-    while (job := jobs.get()) is not None:
-        engine, fence, numbers, turn = job
-        fence.error = failure(engine.run, numbers)
-        turn.set()
-        del job, engine, fence, turn
+def _serve(thread: PythonThread, wake: queue.SimpleQueue[bool]) -> None:
+    last = None
+    while wake.get():
+        if thread.job is not last:
+            last = thread.job
+            engine, fence, numbers, turn = last
+            fence.error = failure(engine.run, numbers)
+            turn.set()
 
 
 __all__ = ["PAGE", "Native", "Packed", "Reference"]

@@ -19,6 +19,7 @@ _SLICE_S = 0.05  # native code does not see signals
 class Thread(Protocol):
     """What runs submissions, each with a turn to ask for."""
 
+    def posted(self, turn: Any) -> bool: ...
     def ended(self, turn: Any) -> bool: ...
     def wait(self, turn: Any, seconds: float) -> bool: ...
 
@@ -35,8 +36,13 @@ class Fence:
         self.error: LanewiseError | None = None
 
     def begin(self, thread: Thread, turn: Any) -> None:
-        """It is in flight, as a turn of a thread."""
+        """It is about to be posted, as a turn of a thread."""
         self._turn, self._thread = turn, thread
+
+    def broken(self) -> None:
+        """Posting it was broken off, before or after it was done."""
+        if self._thread is None or not self._thread.posted(self._turn):
+            self._ended = True
 
     def finish(self, error: LanewiseError | None = None) -> None:
         """It has ended, or was not begun."""

@@ -49,12 +49,16 @@ class Instance:
 
     def start(self, fence: Fence, numbers: Mapping[str, int | float]) -> None:
         """Begin a submission; it is this instance's from now on."""
-        if self.thread is None:
-            self.thread = self.engine.submitter(self.known)
-            # a plan that is dropped, not closed, leaves no thread behind
-            weakref.finalize(self, self.thread.leave)
-        self.thread.post(self.engine, fence, numbers)
-        self.fence, self.claimed = fence, False
+        try:
+            if self.thread is None:
+                self.thread = self.engine.submitter(self.known)
+                # a plan that is dropped, not closed, leaves no thread behind
+                weakref.finalize(self, self.thread.leave)
+            self.fence = fence
+            self.thread.post(self.engine, fence, numbers)
+        except BaseException:  # Ctrl-C, at any place
+            fence.broken()
+            raise
 
     def close(self) -> None:
         if self.thread is not None:
@@ -187,9 +191,10 @@ class Plan(Closing):
 
         try:
             instance.start(fence, numbers)
-        except BaseException:
+        except LanewiseError as error:
+            fence.finish(placed(error, call_site()))
+        finally:
             instance.claimed = False
-            raise
         return fence
 
     def run(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
@@ -212,18 +217,10 @@ class Plan(Closing):
             raise RunError("run.kind", f"bindings is {type(bindings).__name__}, no mapping",
                            remedy="plan.submit({'x': xs}), or plan.submit(x=xs)")  # fmt: skip
         given = {**bindings, **more} if bindings else more
-        with self._lock:
-            if self._closed:
-                raise RunError("run.closed", f"plan {self.label!r} was closed",
-                               remedy="compile it again")  # fmt: skip
-            instance = next((i for i in self._all if i.free), None)
-            if instance is None:
-                raise RunError(
-                    "run.busy", f"plan {self.label!r}: a submission is in flight", remedy="wait "
-                    f"for its fence, or compile with max_in_flight={len(self._all) + 1}",
-                )  # fmt: skip
-            instance.claimed, instance.bound = True, None
+        instance = None
         try:
+            with self._lock:
+                instance = self._claim()
             changed, numbers = self._table.check(given, instance.known)
             self._limits({**given, **numbers}, numbers)
             if len(self._all) > 1:
@@ -232,9 +229,23 @@ class Plan(Closing):
                 instance.engine.bind(name, bound)
                 instance.known[name] = bound
         except BaseException:
-            instance.claimed = False
+            if instance is not None:
+                instance.claimed = False
             raise
         return instance, numbers
+
+    def _claim(self) -> Instance:
+        if self._closed:
+            raise RunError("run.closed", f"plan {self.label!r} was closed",
+                           remedy="compile it again")  # fmt: skip
+        for instance in self._all:
+            if instance.free:
+                instance.claimed, instance.bound = True, None
+                return instance
+        raise RunError(
+            "run.busy", f"plan {self.label!r}: a submission is in flight", remedy="wait "
+            f"for its fence, or compile with max_in_flight={len(self._all) + 1}",
+        )  # fmt: skip
 
     def _apart(self, instance: Instance, bound: Mapping[str, Bound]) -> None:
         """Refuse what a submission in flight writes, or what is written while it reads."""

@@ -95,8 +95,8 @@ int main(int argc, char** argv) {
       take(in, buffers[i], bytes);
     }
     if (s % 2) {
-      const uint32_t turn = lw_submit_post(submitter, step, &c, (int32_t)threads);
-      while (!lw_submit_wait(submitter, turn, 10000000)) continue;
+      lw_submit_post(submitter, step, &c, (int32_t)threads);
+      while (!lw_submit_wait(submitter, (uint32_t)(s / 2 + 1), 10000000)) continue;
     } else {
       lw_pool_run(pool, step, &c, (int32_t)threads);
     }

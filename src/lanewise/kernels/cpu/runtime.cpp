@@ -108,8 +108,8 @@ LW_EXPORT void lw_submit_worker(void* memory) {
   }
 }
 
-// Starts fn and gives its turn, to ask for; what was posted before has ended.
-LW_EXPORT uint32_t lw_submit_post(void* memory, lw_task fn, void* ctx, int32_t T) {
+// Starts fn as the next turn (1, 2, ...); what was posted before has ended.
+LW_EXPORT void lw_submit_post(void* memory, lw_task fn, void* ctx, int32_t T) {
   LwSubmitter* s = (LwSubmitter*)memory;
   s->fn = fn;
   s->ctx = ctx;
@@ -117,7 +117,6 @@ LW_EXPORT uint32_t lw_submit_post(void* memory, lw_task fn, void* ctx, int32_t T
   uint32_t next = s->post.word + 2u;
   __atomic_store_n(&s->post.word, next, __ATOMIC_SEQ_CST);
   lw_event_wake(&s->post);
-  return next >> 1;
 }
 
 LW_EXPORT int32_t lw_submit_ended(void* memory, uint32_t turn) {

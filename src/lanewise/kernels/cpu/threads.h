@@ -155,7 +155,7 @@ LW_EXPORT int32_t lw_pool_stop(void* pool);
 LW_EXPORT int64_t lw_submit_bytes(void);
 LW_EXPORT void lw_submit_init(void* submitter, void* pool);
 LW_EXPORT void lw_submit_worker(void* submitter);
-LW_EXPORT uint32_t lw_submit_post(void* submitter, lw_task fn, void* ctx, int32_t T);
+LW_EXPORT void lw_submit_post(void* submitter, lw_task fn, void* ctx, int32_t T);
 LW_EXPORT int32_t lw_submit_ended(void* submitter, uint32_t turn);
 LW_EXPORT int32_t lw_submit_wait(void* submitter, uint32_t turn, int64_t nanoseconds);
 LW_EXPORT void lw_submit_leave(void* submitter);
