@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from lanewise.errors import LanewiseError, RunError
-from lanewise.ir.builder import call_site
+from lanewise.closing import OfThisProcess
+from lanewise.errors import LanewiseError, RunError, call_site
 
 _SLICE_S = 0.05  # native code does not see signals
 
@@ -24,7 +24,7 @@ class Thread(Protocol):
     def wait(self, turn: Any, seconds: float) -> bool: ...
 
 
-class Fence:
+class Fence(OfThisProcess):
     """The end of a submission: `done`, and `wait`, which raises what went wrong."""
 
     __slots__ = ("_ended", "_thread", "_turn", "error")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lanewise.closing import Closing, OfThisProcess
+from lanewise.closing import Closing
 from lanewise.errors import LanewiseError, RunError, call_site, collect, placed
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
