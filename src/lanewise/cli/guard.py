@@ -30,6 +30,7 @@ _REMEDIES = {
     errno.EACCES: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
     errno.EPERM: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
     errno.ENOENT: "check the path",
+    errno.EISDIR: "give the path of a file",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENOMEM: "free memory, or give a smaller context (-c)",
 }

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
+from lanewise.settings import MAX_THREADS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 ACTIVATIONS = click.Choice(["int8x2", "int8", "f32"])
 KV = click.Choice(["f16", "f32", "q8_0"])
 BIG = 1 << 24  # positions: beyond any checkpoint's context
-THREADS = 1022  # of the native pool
 
 
 class Whole(click.IntRange):
@@ -134,7 +135,7 @@ _LANE = (
     click.option(
         "-t",
         "--threads",
-        type=Whole(1, THREADS),
+        type=Whole(1, MAX_THREADS),
         help="Threads to run on.  [default: one for each core]",
     ),
     click.option(

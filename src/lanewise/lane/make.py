@@ -42,7 +42,6 @@ _REGISTRY: Final = "lanewise.models.family"
 _DEFAULT_CONTEXT: Final = 4096
 _LOGITS_ROWS: Final = 64
 _MAX_CHUNK: Final = 1 << 13
-_MAX_THREADS: Final = 1022
 _FEW: Final = 256  # positions of the smallest pool
 
 
@@ -143,7 +142,7 @@ def check_knobs(
         errors.append(option_error("max_chunk", chunk, "a power of two"))
     many = (settings.get("threads") or None) if threads is None else threads
     if many is not None:
-        many = count("threads", many, 1, _MAX_THREADS)
+        many = count("threads", many, 1, settings.MAX_THREADS)
     if batch != 1:
         errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))

@@ -19,8 +19,8 @@ from lanewise.errors import RunError
 from lanewise.runtime.cpus import available_cpus
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block
+from lanewise.settings import MAX_THREADS
 
-MAX_THREADS = 1022  # of runtime.cpp
 _EXIT_S = 2.0
 
 
