@@ -58,6 +58,12 @@ class Strings(Sequence[str]):
         for texts in self.chunks():
             yield from texts
 
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest string."""
+        ends = np.frombuffer(self.starts, self.starts.typecode)
+        return int(np.diff(ends).max(initial=1)) - 1
+
     def chunks(self) -> Iterator[list[str]]:
         """All of them, some thousand at a time."""
         n, starts = len(self), self.starts

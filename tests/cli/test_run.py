@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from lanewise.cli import common
 from tests.cli import fake
 
 PARIS = "The capital of France is Paris."
@@ -65,13 +66,19 @@ def test_messages_system_and_raw(call):
     assert result.exit_code == 2 and "--system" in result.stderr
 
 
-def test_the_prompt_from_stdin(call):
+def test_the_prompt_from_stdin(call, monkeypatch):
     assert json.loads(call("run", "echo", stdin="zwei\nZeilen ß\n\n").stdout) == [
         {"role": "user", "content": "zwei\nZeilen ß\n"}
     ]
     assert json.loads(call("run", "echo", "-", "--raw", stdin="x\r\n").stdout) == "x"
     bad = call("run", "echo", stdin=b"ab\xff")
     assert bad.exit_code == 2 and "UTF-8 (byte 2)" in bad.stderr
+    monkeypatch.setattr(common, "LONGEST_PROMPT", 2 << 20)
+    assert call("run", "echo", stdin="a" * (2 << 20)).exit_code == 0
+    endless = call("run", "echo", stdin="a" * (2 << 20) + "b")
+    assert endless.exit_code == 2 and endless.stdout == ""
+    assert endless.stderr.startswith("error[usage.prompt]: stdin: the prompt has more than 2 MiB")
+    assert "remedy: give a shorter one" in endless.stderr
     given = call("run", "echo", "given", stdin="not read")
     assert json.loads(given.stdout)[0]["content"] == "given"
 

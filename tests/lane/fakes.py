@@ -101,6 +101,12 @@ class FakeText:
         return b"".join(_bytes(i) for i in ids).decode("utf-8", "replace")
 
     prompt = encode
+
+    def least(self, asked: str | Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of up to a hundred letters are possible, for all that is known."""
+        size = len(asked) if isinstance(asked, str) else sum(len(m["content"]) for m in asked)
+        return -(-size // 100)
+
     notes = ()
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:

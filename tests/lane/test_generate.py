@@ -51,6 +51,22 @@ def test_a_generation_shows_what_became_of_it() -> None:
     assert repr(g) == f"<Generation of 2 tokens, length: {text!r}>"
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_prompt_that_cannot_fit_is_not_encoded(chat: bool, monkeypatch: Any) -> None:
+    made, engine = lane(context=64)
+    ask = (lambda t: made.chat([{"role": "user", "content": t}])) if chat else made.generate
+    with pytest.raises(UsageError) as e:
+        ask("a" * 6400)  # may be 64 tokens: counted, and they are more
+    assert "has 6400 tokens" in e.value.message
+    monkeypatch.delattr(FakeText, "encode")
+    monkeypatch.delattr(FakeText, "prompt")
+    with pytest.raises(UsageError) as e:
+        ask("a" * 6401)
+    assert e.value.code == "usage.context" and e.value.remedy == "shorten the prompt"
+    assert e.value.message == "the prompt has at least 65 tokens, the context holds 64"
+    assert not engine.runs
+
+
 def test_no_tokens_at_all() -> None:
     made, engine = lane()
     g = made.generate([1], max_tokens=0)

@@ -295,6 +295,9 @@ def test_messages_without_end_are_refused() -> None:
     loop: dict[str, Any] = {"role": "user", "content": "hi"}
     loop["self"] = loop
     assert code_of(lambda: ChatTemplate(CHATML).render([loop])).code == "text.messages"
+    message = {"role": "user", "content": "a" * 5_000_000}
+    large = code_of(lambda: ChatTemplate(CHATML).render([message]))
+    assert large.code == "text.messages" and large.remedy == "shorten the messages"
 
 
 def test_source_that_is_no_text() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lanewise.lane.spec import ModelInfo
 
 Progress = Callable[..., None]
+LONGEST_PROMPT = 256 << 20  # bytes: a prompt without an end is refused before memory is full
 
 
 def open_lane(model: str, options: LaneOptions, progress: Progress | None) -> Lane:
@@ -57,11 +58,19 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def read_stdin() -> str:
-    """All of stdin as text, without one last newline."""
-    stream: Any = getattr(sys.stdin, "buffer", None)
+def read_stdin(most: int = -1) -> str:
+    """All of stdin as text, without one last newline.
+
+    Raises UsageError usage.encoding, usage.prompt where it has more than `most` bytes."""
+    stream: Any = getattr(sys.stdin, "buffer", None) or sys.stdin
     try:
-        text = stream.read().decode("utf-8") if stream is not None else sys.stdin.read()
+        data = stream.read(most + 1 if most >= 0 else -1)
+        if len(data) > most >= 0:
+            raise UsageError(
+                "usage.prompt", f"the prompt has more than {most >> 20} MiB", place="stdin",
+                remedy="give a shorter one: no model has room for so much",
+            )  # fmt: skip
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:
         raise UsageError(
             "usage.encoding",

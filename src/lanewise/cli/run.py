@@ -52,7 +52,7 @@ def command(
         return converse(model, system, sampling, lane, live)
     common.check_argument("PROMPT", prompt)
     common.check_argument("--system", system)
-    text = common.read_stdin() if prompt is None or prompt == "-" else prompt
+    text = common.read_stdin(common.LONGEST_PROMPT) if prompt is None or prompt == "-" else prompt
     if not (text if raw else text.strip()):
         raise UsageError(
             "usage.prompt", "the prompt is empty", remedy="give a prompt, or pipe one in"

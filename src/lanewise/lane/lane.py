@@ -41,6 +41,10 @@ class Text(Protocol):
         """A plain prompt: special tokens not parsed, the checkpoint's first token added."""
         ...
 
+    def least(self, asked: str | Sequence[Message]) -> int:
+        """A number of tokens that `prompt` or `chat` give at least, known at once."""
+        ...
+
     def chat(self, messages: Sequence[Message]) -> list[int]:
         """The chat template's text, special tokens parsed."""
         ...
@@ -127,8 +131,10 @@ class Lane(Closing):
         """
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
-        ids = self._text.prompt(prompt) if isinstance(prompt, str) else prompt
-        return self._generation(ids, sampling, max_tokens, stop, speculate, continued=True)
+        if isinstance(prompt, str):
+            self._runner.check_least(self._text.least(prompt))
+            prompt = self._text.prompt(prompt)
+        return self._generation(prompt, sampling, max_tokens, stop, speculate, continued=True)
 
     def chat(
         self,
@@ -150,6 +156,7 @@ class Lane(Closing):
         """
         self._check_open()
         sampling = Sampling.checked(temperature, top_k, top_p, min_p, seed)
+        self._runner.check_least(self._text.least(messages))
         ids = self._text.chat(messages)
         return self._generation(ids, sampling, max_tokens, stop, speculate, continued=False)
 

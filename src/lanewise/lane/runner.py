@@ -177,13 +177,22 @@ class Runner:
                 "usage.token", f"there is no token {wrong}", remedy=f"ids are 0 to {self.vocab - 1}"
             )
         if len(found) > self.context:
-            more = f", or give a context (-c) of {len(found)} or more"
-            raise UsageError(
-                "usage.context",
-                f"the prompt has {len(found)} tokens, the context holds {self.context}",
-                remedy="shorten the prompt" + (more if len(found) <= self._trained else ""),
-            )
+            raise self._too_long(len(found))
         return found
+
+    def check_least(self, count: int) -> None:
+        """UsageError "usage.context" for a prompt of which is only known that it has at least
+        `count` tokens, where those are too many."""
+        if count > self.context:
+            raise self._too_long(count, "at least ")
+
+    def _too_long(self, count: int, least: str = "") -> UsageError:
+        more = f", or give a context (-c) of {count} or more" if count <= self._trained else ""
+        return UsageError(
+            "usage.context",
+            f"the prompt has {least}{count} tokens, the context holds {self.context}",
+            remedy=f"shorten the prompt{more}",
+        )
 
     def reused(self, ids: Sequence[int]) -> int:
         """How many leading tokens of ids would not be computed again."""

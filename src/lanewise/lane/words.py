@@ -65,6 +65,18 @@ class Words:
     def prompt(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
+    def least(self, asked: str | Sequence[Mapping[str, Any]]) -> int:
+        """A number of tokens that `prompt` or `chat` give at least, known at once: of a
+        conversation, those of the longest thing that the user said (templates drop others)."""
+        if isinstance(asked, str):
+            return self.tokenizer.least(asked)
+        if not isinstance(asked, Sequence):
+            return 0
+        users = [m for m in asked if isinstance(m, Mapping) and m.get("role") == "user"]
+        said = [text for m in users if isinstance(text := m.get("content"), str)]
+        # Templates cut white space off the ends.
+        return max((self.tokenizer.least(text.strip()) for text in said), default=0)
+
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """The ids of a conversation by the checkpoint's template; TextError "text.*"."""
         return self.template.encode(self.tokenizer, messages)

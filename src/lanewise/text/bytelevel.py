@@ -71,6 +71,12 @@ class ByteLevel:
         missing = [byte for byte in range(256) if ALPHABET[byte] not in vocabulary.ids]
         self._missing = re.compile(b"[%s]" % re.escape(bytes(missing))) if missing else None
 
+    @property
+    def shrinks(self) -> int:
+        """Characters of other text that become one before it is cut, at most: composing takes
+        back what canonical decomposition makes, four of one (Unicode, UAX 15)."""
+        return 4 if self._nfc is not None else 1
+
     def normal(self, text: str) -> str:
         """Text as user-defined tokens are looked for in it: as it is."""
         return text

@@ -92,6 +92,11 @@ class SentencePiece:
             raise refuse("tokenizer.ggml.tokens", f"token {token}, {text[:20]!r}, is no byte")
         return int(text[3:5], 16)
 
+    @property
+    def shrinks(self) -> int:
+        """As `ByteLevel`; 0 where any number of unknown characters are one token."""
+        return 1 if self._fallback[0] is not None else 0
+
     def normal(self, text: str) -> str:
         """Text as user-defined tokens are looked for in it: a U+2581 is a blank."""
         return text.replace(SPACE, " ")

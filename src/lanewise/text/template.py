@@ -209,7 +209,8 @@ def _plain(value: Any, place: str, left: list[int], depth: int) -> Any:
     """A copy in lists, dicts, strings and numbers; ``left`` is what the whole may still weigh."""
     left[0] -= 1 + (len(value) if isinstance(value, str) else 0)
     if left[0] < 0:
-        raise _bad(place, f"more than {_LARGEST} characters and items in all")
+        message = f"more than {_LARGEST} characters and items in all"
+        raise TextError("text.messages", message, place=place, remedy="shorten the messages")
     if depth > _DEEPEST:
         raise _bad(place, f"nested more than {_DEEPEST} deep")
     if value is None or isinstance(value, (bool, int, float)):

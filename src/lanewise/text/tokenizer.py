@@ -21,6 +21,8 @@ MODELS = ("gpt2", "llama")
 
 
 class _Model(Protocol):
+    @property
+    def shrinks(self) -> int: ...
     def normal(self, text: str) -> str: ...
     def encode(self, text: str) -> list[int]: ...
     def token_bytes(self, token: int) -> bytes: ...
@@ -39,6 +41,7 @@ class Tokenizer:
         self.add_bos = add_bos and words.bos is not None
         self.notes = words.notes
         self._words, self._model, self._add_space = words, model, add_space
+        self._longest = max(words.tokens.longest, 1)
         self._bytes: dict[int, bytes] = {}
         kinds = words.kinds
         self._specials = frozenset(((kinds == CONTROL) | (kinds == UNKNOWN)).nonzero()[0].tolist())
@@ -103,6 +106,11 @@ class Tokenizer:
         if begin and not (add_bos is None and special and ids[:1] == [self.bos]):
             ids.insert(0, self.bos)  # type: ignore[arg-type]
         return ids
+
+    def least(self, text: str) -> int:
+        """A number of tokens that `encode` gives at least, known without encoding."""
+        shrinks = self._model.shrinks if not text.isascii() else min(self._model.shrinks, 1)
+        return -(-len(text) // (self._longest * shrinks)) if shrinks else 0
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = []
