@@ -67,12 +67,6 @@ def test_a_prompt_that_cannot_fit_is_not_encoded(chat: bool, monkeypatch: Any) -
     assert not engine.runs
 
 
-def test_no_tokens_at_all() -> None:
-    made, engine = lane()
-    g = made.generate([1], max_tokens=0)
-    assert g.read() == "" and g.finish_reason == "length" and not engine.runs
-
-
 def test_text_and_ids_are_one_prompt() -> None:
     assert lane(end=())[0].generate("bcd", max_tokens=4).read() == (
         lane(end=())[0].generate([1, 2, 3], max_tokens=4).read()
@@ -211,6 +205,7 @@ def test_logits() -> None:
     ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 2.0}, "max_tokens"),
     ({"stop": ""}, "stop"), ({"stop": ["a", ""]}, "stop"), ({"stop": [5]}, "stop"),
     ({"stop": 5}, "stop"), ({"max_tokens": True}, "max_tokens"), ({"seed": np.bool_(1)}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"), ({"seed": -1}, "seed"), ({"seed": 1 << 63}, "seed"),
 ])  # fmt: skip
 def test_options_out_of_range_are_named(options: dict[str, Any], named: str) -> None:
     with pytest.raises(UsageError) as e:

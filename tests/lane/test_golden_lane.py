@@ -136,7 +136,8 @@ def test_what_a_lane_shows(lane: Lane) -> None:
     ({"max_chunk": 3}, "usage.option", "max_chunk"), ({"kv": "q8_0"}, "usage.option", "kv"),
     ({"activations": "int4"}, "usage.option", "activations"),
     ({"threads": 0}, "usage.option", "threads"), ({"batch": 2}, "usage.option", "batch"),
-    ({"hold": "no_such_rule"}, "usage.hold", None),
+    ({"hold": "no_such_rule"}, "usage.hold", None), ({"hold": 5}, "usage.option", "hold"),
+    ({"hold": [5]}, "usage.option", "hold"), ({"progress": 5}, "usage.option", "progress"),
 ])  # fmt: skip
 def test_bad_options(options: dict[str, object], code: str, place: str | None) -> None:
     with pytest.raises(UsageError) as e:

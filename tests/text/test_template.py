@@ -151,8 +151,36 @@ def jinja(source: str, **values: Any) -> str:
 ])  # fmt: skip
 def test_the_meter_changes_no_text(name: str, values: dict[str, Any]) -> None:
     ours = ChatTemplate(TEMPLATES[name], "<s>", "</s>").render(**values)
+    if name == "plain":  # reads no parts: they come as one text
+        last = {"role": "user", "content": "Thanks"}
+        values = {**values, "messages": [last if m == CONVERSATION[-1] else m
+                                         for m in values["messages"]]}  # fmt: skip
     assert ours == jinja(TEMPLATES[name], **values)
     assert ours or name == "tools"
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"},
+                                      {"type": "text", "text": "two"}]}]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [
+    "{% for m in messages %}{% for p in m['content'] %}<{{ p.text }}>{% endfor %}{% endfor %}",
+    "{% for m in messages %}{% set content = m.content %}{% for p in content %}<{{ p['text'] }}>"
+    "{% endfor %}{% endfor %}",
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}<one><two>"
+    "{% endif %}{% endfor %}",
+    "{% for m in messages %}{{ '<' ~ m['content'] | map(attribute='text') | join('><') ~ '>' }}"
+    "{% endfor %}",
+])  # fmt: skip
+def test_a_template_that_reads_parts_gets_them(source: str) -> None:
+    assert ChatTemplate(source).render(PARTS) == "<one><two>"
+
+
+def test_parts_are_one_text_for_a_template_that_reads_texts() -> None:
+    for source in (CHATML, CHATML.replace("message['content']", "message.content | trim")):
+        assert "user\none\ntwo<|im_end|>" in ChatTemplate(source).render(PARTS)
+    told = ChatTemplate("{{ 'x' in messages[0].content }} {{ messages[0].content }}").render(PARTS)
+    assert told == "False one\ntwo"
 
 
 @pytest.mark.model
@@ -281,7 +309,9 @@ def test_a_broken_template_says_where(source: str, line: int, word: str) -> None
     ([{"role": "user", "content": None}], "messages[0]"),
     ([{"role": "user", "content": b"hi"}], "messages[0]"),
     ([{"role": "user", "content": 7}], "messages[0]"),
-    ([{"role": "user", "content": [{"type": "image"}]}], "messages[0]"),
+    ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+    ([{"role": "user", "content": ["hi"]}], "messages[0].content[0]"),
     ([{"role": "user", "content": "hi", "more": object()}], "messages[0].more"),
     ([{"role": "user", "content": "hi", "more": {1: 2}}], "messages[0].more"),
     ([{"role": "user", "content": "x" * 5_000_000}], "messages[0].content"),

@@ -14,7 +14,7 @@ from lanewise.errors import UsageError
 from lanewise.lane.form import Form
 from lanewise.lane.generate import Generation, TextStream, check_stops
 from lanewise.lane.runner import Runner
-from lanewise.lane.sampling import Sampling, check_count
+from lanewise.lane.sampling import MAX_TOKENS, Sampling, check_count
 from lanewise.lane.spec import ModelSpec
 from lanewise.lane.speculate import VERIFY, Drafting
 from lanewise.lane.tune import Tuned
@@ -119,10 +119,10 @@ class Lane(Closing):
         """Continue a prompt: text (special tokens are not parsed in it) or token ids.
 
         temperature 0 takes the most likely token; top_k 0, top_p 1 and min_p 0 are off; a seed
-        makes the text repeatable; `stop` strings end the text before them; max_tokens None writes
-        until the model ends or the context is full.  speculate (default: as compiled) never
-        changes the text: "auto" guesses tokens from what repeats when that is faster, "off" does
-        not, a number guesses so many whenever something repeats.
+        (0 to 2^63 - 1) makes the text repeatable; `stop` strings end the text before them;
+        max_tokens is from 1; None writes until the model ends or the context is full.  speculate
+        (default: as compiled) never changes the text: "auto" guesses tokens from what repeats when
+        that is faster, "off" does not, a number guesses so many whenever something repeats.
 
         Raises UsageError "usage.option", "usage.prompt", "usage.token", "usage.context"; while it
         runs RunError "run.not_finite".
@@ -150,7 +150,8 @@ class Lane(Closing):
         speculate: str | int | None = None,
     ) -> Generation:
         """Answer a conversation, [{"role": "user", "content": "..."}, ...], by the checkpoint's
-        chat template; options and errors as `generate`, and TextError "text.*" of the template.
+        chat template (a content may be a list of text parts); options and errors as `generate`,
+        and TextError "text.*" of the template.
 
             print(lane.chat([{"role": "user", "content": "Hi"}], temperature=0).read())
         """
@@ -171,7 +172,7 @@ class Lane(Closing):
         continued: bool,
     ) -> Generation:
         if max_tokens is not None:
-            max_tokens = check_count("max_tokens", max_tokens, 0, 1 << 31)
+            max_tokens = check_count("max_tokens", max_tokens, 1, MAX_TOKENS)
         wanted = self._speculate if speculate is None else speculate
         return Generation(
             self._runner, self._runner.check(ids), self._text.stream(continued=continued),

@@ -92,6 +92,8 @@ def compile(
     """
     from lanewise.runtime.memory import trim
 
+    if progress is not None and not callable(progress):
+        raise option_error("progress", progress, "a function of (stage, done, total, detail)")
     knobs = check_knobs(context, max_chunk, activations, kv, threads, hold, batch, speculate)
     tell = progress or (lambda stage, done, total, detail: None)
     checkpoint = open_checkpoint(model, offline, tell)
@@ -147,7 +149,13 @@ def check_knobs(
         errors.append(option_error("batch", batch, "1 (more sequences are not run yet)"))
     chosen = choice("activations", activations, ("int8x2", "int8", "f32"))
     cached = choice("kv", kv, tuple(KV_BYTES))
-    held = tuple(settings.resolve("hold", hold))
+    held: tuple[str, ...] = ()
+    try:
+        held = tuple(settings.resolve("hold", hold))
+        if not all(isinstance(name, str) for name in held):
+            raise TypeError
+    except TypeError:
+        errors.append(option_error("hold", hold, "names of fusion rules: ('elementwise_chain',)"))
     ahead = settings.get("speculate") if speculate is None else speculate
     try:
         Drafting.checked(ahead)

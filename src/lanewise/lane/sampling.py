@@ -16,9 +16,12 @@ from lanewise.errors import LanewiseError, UsageError, collect
 from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
 
 MAX_TEMPERATURE: Final = 1e30  # an f32, like everything that the sampler takes
+MAX_SEED: Final = (1 << 63) - 1
+MAX_TOKENS: Final = 1 << 31
 
 __all__ = [
-    "MAX_TEMPERATURE", "MIN_TEMPERATURE", "Sampling", "Stream", "check_count", "option_error",
+    "MAX_SEED", "MAX_TEMPERATURE", "MAX_TOKENS", "MIN_TEMPERATURE", "Sampling", "Stream",
+    "check_count", "option_error",
 ]
 
 
@@ -46,7 +49,8 @@ class Sampling:
             ("top_k", top_k, _is_int(top_k) and 0 <= top_k < 1 << 32, "0 (off) to 2^32 - 1"),
             ("top_p", top_p, 0 < p <= 1, "above 0, up to 1 (off)"),
             ("min_p", min_p, 0 <= m <= 1, "0 (off) to 1"),
-            ("seed", seed, seed is None or _is_int(seed), "an integer, or None"),
+            ("seed", seed, seed is None or (_is_int(seed) and 0 <= seed <= MAX_SEED),
+             "0 to 2^63 - 1, or None"),
         )
         collect([option_error(name, value, want) for name, value, good, want in checks if not good])
         if seed is None:

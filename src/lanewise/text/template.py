@@ -29,6 +29,14 @@ _DEEPEST = 32
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
+# A template that asks what its content is, or walks over it, reads parts itself.
+_PARTS = re.compile(
+    r"""content['"]?\]?\s*"""
+    r"""(is\s+(not\s+)?(string|iterable|sequence|mapping)|\|\s*(selectattr|map))"""
+    r"""|\bfor\s+\w+\s+in\s+[\w.\[\]'"]*content\b"""
+)
+
+
 class ChatTemplate:
     """A compiled chat template.
 
@@ -51,6 +59,7 @@ class ChatTemplate:
         if len(source) > _LONGEST:
             raise _limit(f"{len(source)} characters are too many")
         self.source, self._bos, self._eos, self._now = source, bos, eos, now
+        self._joined = _PARTS.search(source) is None
         self._template = self._compile()
 
     @classmethod
@@ -69,12 +78,13 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any,
     ) -> str:  # fmt: skip
         """The prompt as text; ``variables`` are the template's own (``enable_thinking`` ...).
+        Parts of text in a content are joined by newlines, unless the template reads parts itself.
 
         Raises `TextError`: ``text.messages`` (a message without a role, content that is no text,
         values that are no plain data), ``text.template_refused`` (the template's own refusal),
         ``text.template`` (it failed), ``text.template_limit`` (it wants too much time or memory).
         """
-        return self._render(_values(messages, add_generation_prompt, tools, variables))
+        return self._render(_values(self._parts(messages), add_generation_prompt, tools, variables))
 
     def encode(
         self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]],
@@ -85,6 +95,7 @@ class ChatTemplate:
 
         Raises as `render` and `Tokenizer.encode`.
         """
+        messages = self._parts(messages)
         values = _values(messages, add_generation_prompt, tools, variables)
         texts: list[str] = []
         _each_text(values, texts.append)
@@ -93,6 +104,11 @@ class ChatTemplate:
             raise _bad("", "the messages use every noncharacter of Unicode")
         shielded = _each_text(values, lambda text: tokenizer.shield(text, mark))
         return tokenizer.encode(self._render(shielded), special=True, shield=mark)
+
+    def _parts(self, messages: Any) -> Any:
+        """Messages whose parts of text are one text, where the template does not read parts."""
+        _check_messages(messages)
+        return [_one_text(m) for m in messages] if self._joined else messages
 
     def _compile(self) -> Any:
         from lanewise.text.sandbox import Sandbox
@@ -165,12 +181,13 @@ def _refuse(message: object) -> None:
     )
 
 
-def _bad(place: str, message: str) -> TextError:
+def _bad(place: str, message: str, remedy: str = "") -> TextError:
     return TextError(
         "text.messages",
         message,
         place=place or "messages",
-        remedy='a message is {"role": "user", "content": "text"}; other fields are plain data',
+        remedy=remedy
+        or 'a message is {"role": "user", "content": "text"}; other fields are plain data',
     )
 
 
@@ -178,7 +195,6 @@ def _values(
     messages: Any, add_generation_prompt: bool, tools: Any, variables: dict[str, Any]
 ) -> dict[str, Any]:
     """All that a template sees, checked and copied to plain data."""
-    _check_messages(messages)
     values = {"messages": messages, "tools": tools, **variables}
     left = [_LARGEST]
     plain = {key: _plain(value, key, left, 0) for key, value in values.items()}
@@ -201,8 +217,20 @@ def _check_messages(messages: Any) -> None:
             continue
         if not isinstance(content, Sequence) or isinstance(content, bytes):
             raise _bad(place, "the content is missing or is no text")
-        if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
-            raise _bad(place, "the content has a part that is no text")
+        for j, part in enumerate(content):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise _bad(
+                    f"{place}.content[{j}]", f"a part of type {str(kind)[:40]!r} is no text",
+                    'give parts of text alone, {"type": "text", "text": "..."}, or one string',
+                )  # fmt: skip
+
+
+def _one_text(message: Any) -> Any:
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return message
+    return {**message, "content": "\n".join(part["text"] for part in content)}
 
 
 def _plain(value: Any, place: str, left: list[int], depth: int) -> Any:
