@@ -80,11 +80,23 @@ def dtype(name: str | DType) -> DType:
     """
     if isinstance(name, DType):
         return name
-    row = DTYPES.get(name)
+    row = DTYPES.get(name) if isinstance(name, str) else None
     if row is None:
-        known = ", ".join(DTYPES)
-        raise UsageError("usage.dtype", f"no scalar type {name!r}", remedy=f"one of: {known}")
+        own = known_as(name)
+        known = f"{f'write {own!r}; ' if own else ''}one of: {', '.join(DTYPES)}"
+        raise UsageError("usage.dtype", f"no scalar type {name!r}", remedy=known)
     return row
+
+
+def known_as(kind: Any) -> str:
+    """Our name of what NumPy or torch call a dtype, for remedies; "" if there is none."""
+    text = str(kind).rpartition(".")[2].lower()  # "torch.float16", "F32"
+    if text in DTYPES:
+        return text
+    try:
+        return "" if kind is None else from_numpy(text if "torch" in str(kind) else kind).name
+    except (TypeError, ValueError, UsageError):
+        return "bf16" if text == "bfloat16" else ""
 
 
 def from_numpy(kind: Any) -> DType:

@@ -71,6 +71,13 @@ ELEMENTS = {
         lambda b: out(b, t.scale(x(b, 4), x(b, 1, name="s"))),  # type: ignore[arg-type]
         "attribute", "name is <Tensor", "give name as a string",
         lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
+    "a number for a name": Row(
+        lambda b: out(b, t.scale(x(b, 4), 2.0)), "attribute",  # type: ignore[arg-type]
+        "name is 2.0", "a fixed number is b.constant",
+        lambda b: out(b, x(b, 4) * b.constant(2.0))),
+    "ids before their table": Row(
+        lambda b: out(b, t.gather_rows(u(b, 3), w(b, 4, 8))), "dtype", "the table comes first",
+        "gather_rows(table, ids)", lambda b: out(b, t.gather_rows(w(b, 4, 8), u(b, 3)))),
 }  # fmt: skip
 
 HABITS = {  # of NumPy and torch
@@ -153,6 +160,14 @@ VIEWS = {
     "axes twice": Row(
         lambda b: out(b, t.permute(x(b, 4, 8), 1, 1)), "attribute", "once", "every axis of 0..1",
         lambda b: out(b, t.permute(x(b, 4, 8), 1, 0))),
+    "axes as a tuple": Row(
+        lambda b: out(b, t.permute(x(b, 4, 8), (1, 0))), "attribute",  # type: ignore[arg-type]
+        "axes is (1, 0)", "one by one, as arguments: 1, 0",
+        lambda b: out(b, t.permute(x(b, 4, 8), 1, 0))),
+    "a shape that is a number": Row(
+        lambda b: out(b, t.reshape(x(b, 4, 8), 32)), "attribute",  # type: ignore[arg-type]
+        "shape is 32", "as a tuple of integers: (32,)",
+        lambda b: out(b, t.reshape(x(b, 4, 8), (32,)))),
     "an axis beyond": Row(
         lambda b: out(b, t.transpose(x(b, 4, 8), 0, 2)), "attribute", "axis 2", "from -2 to 1",
         lambda b: out(b, t.transpose(x(b, 4, 8), 0, 1))),
@@ -245,6 +260,28 @@ DECLARATIONS = {
     "f64": Row(
         lambda b: b.input("x", "f64", (4,)), "dtype", "'f64'", "f32",
         lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),
+    "a dtype of NumPy": Row(
+        lambda b: b.input("x", np.float16, (4,)), "dtype", "numpy.float16", "write 'f16'",
+        lambda b: out(b, t.abs(b.input("x", "f16", (4,))))),
+    "a dtype by NumPy's name": Row(
+        lambda b: b.input("x", "float32", (4,)), "dtype", "'float32'", "write 'f32'",
+        lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),
+    "a dtype in capitals": Row(
+        lambda b: b.input("x", "F32", (4,)), "dtype", "'F32'", "write 'f32'",
+        lambda b: out(b, t.abs(b.input("x", "f32", (4,))))),
+    "an input of a format": Row(
+        lambda b: b.input("x", "q8_0", (4, 32)), "dtype", "'q8_0'", "formats are for b.weight",
+        lambda b: out(b, t.linear(x(b, 4, 32), b.weight("w", "q8_0", (5, 32))))),
+    "a cast to a dtype of NumPy": Row(
+        lambda b: out(b, t.cast(x(b, 4), np.float16)), "attribute", "dtype is of type type",
+        "write 'f16'", lambda b: out(b, t.cast(x(b, 4), "f16"))),
+    "an axis that varies": Row(
+        lambda b: b.input("x", t.f32, (None, 8)), "shape", "(None, 8)", "`live` names a scalar",
+        lambda b: out(b, t.abs(both(b, ("n", "u32")).input("x", t.f32, (4, 8), live="n")))),
+    "a description that is none": Row(
+        lambda b: b.declare_input(("x", t.f32, (4,))), "operand",  # type: ignore[arg-type]
+        "a description is of type tuple", "ValueDesc(name, dtype, shape)",
+        lambda b: out(b, t.abs(b.declare_input(t.ValueDesc("x", t.f32, (4,)))))),
     "an empty axis": Row(
         lambda b: x(b, 4, 0), "shape", "(4, 0)", "positive", lambda b: out(b, t.abs(x(b, 4, 1)))),
     "more than any memory": Row(
@@ -317,9 +354,22 @@ DECLARATIONS = {
     "a constant whose name is a number": Row(
         lambda b: b.constant([1.0], 5), "name", "name is 5", "a string",  # type: ignore
         lambda b: out(b, b.constant([1.0], "5"))),
+    "an output of two": Row(
+        lambda b: b.output("y", t.top_k(x(b, 4), 2)), "operand", "no tensor",  # type: ignore
+        "an output of its own", lambda b: out(b, t.top_k(x(b, 4), 2)[0])),
+    "an output before its name": Row(
+        lambda b: b.output(t.abs(x(b, 4)), "y"), "operand", "is 'y', no tensor",  # type: ignore
+        "b.output('y', tensor)", lambda b: b.output("y", t.abs(x(b, 4)))),
+    "an output of an array": Row(
+        lambda b: b.output("y", np.ones(4)), "operand", "ndarray", "b.constant(array)",
+        lambda b: out(b, b.constant(np.ones(4)))),
     "an output that is a state": Row(
         lambda b: out(b, s(b, 4)), "operand", "State", "read_state",
         lambda b: out(b, t.read_state(s(b, 4)))),
+    "live that is a tensor": Row(
+        lambda b: b.input("x", t.f32, (4,), live=u(b, 1)), "live", "no u32",  # type: ignore
+        "b.scalar('n', 'u32') before the input, and live='n'",
+        lambda b: out(b, t.abs(both(b, ("n", "u32")).input("x", t.f32, (4,), live="n")))),
     "live before its scalar": Row(
         lambda b: b.input("x", t.f32, (4,), live="n"), "live", "'n'", "b.scalar('n', 'u32')",
         lambda b: out(b, t.abs(both(b, ("n", "u32")).input("x", t.f32, (4,), live="n")))),

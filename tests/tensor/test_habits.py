@@ -62,6 +62,20 @@ def test_what_must_be_a_number_or_is_no_method_is_raised_at_its_line(name):
     assert error.place.startswith(__file__), error
 
 
+def test_a_call_that_does_not_fit_says_how_to_call():
+    _, x = recorded()
+    calls: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: t.softmax(x, dim=-1), "softmax(x, axis=-1, *, scale_name=None, mask=None)"),
+        (lambda: t.reshape(x, 8, 4), "reshape(x, shape)"),  # type: ignore[call-arg]
+        (lambda: t.rms_norm(x), "rms_norm(x, gain, eps)"),  # type: ignore[call-arg]
+        (lambda: t.reduce_sum(x, axis=0), "reduce_sum(x)"),  # type: ignore[call-arg]
+    )
+    for call, words in calls:
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert f"it is called as {words}" in str(caught.value)
+
+
 def test_a_name_that_nobody_knows_is_an_attribute_error():
     b, x = recorded()
     for owner in (b, x, b.state("s", t.f32, (4, 8))):

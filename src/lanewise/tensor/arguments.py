@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from lanewise.dtypes import DType
+from lanewise.dtypes import DType, known_as
 from lanewise.errors import GraphError, call_site
 from lanewise.tensor.builder import CALLED, Builder
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor, short
@@ -90,6 +90,16 @@ def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
         return f"declare it by `{'quantized' if 'Quantized' in kinds else 'int4'}`"
     if "State" in kinds:
         return f"declare a state: {name} = b.state({name!r}, t.f32, shape)"
+    number = isinstance(value, int | float | np.number)
+    if number and name.endswith("name"):
+        return ('name a scalar: b.scalar("s"), "s" here, and its number with each run; a fixed '
+                "number is b.constant")  # fmt: skip
+    if "DType" in kinds and known_as(value):
+        return f"write {known_as(value)!r}"
+    if kinds == ("int",) and isinstance(value, tuple | list):
+        return f"give {name} one by one, as arguments: {', '.join(map(str, value))}"
+    if "Sequence[int]" in kinds and (number or isinstance(value, np.ndarray)):
+        return f"give {name} as a tuple of integers: {f'({value},)' if number else 'tuple(...)'}"
     if "Tensor" in kinds:
         return "numbers enter by `b.constant`, `b.scalar` or as a port"
     return f"give {name} as {_KINDS[kinds[0]][1]}" if kinds[0] in _KINDS else f"give {name}"
@@ -98,9 +108,11 @@ def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """An op's function that refuses arguments of kinds that its annotations do not name."""
     op = function.__name__
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
+    parameters = signature.parameters
     rest = next((p.name for p in parameters.values() if p.kind == p.VAR_POSITIONAL), "")
     names = [p.name for p in parameters.values() if p.name != rest]
+    needed = {n for n in names if parameters[n].default is inspect.Parameter.empty}
     kinds = {p.name: tuple(str(p.annotation).split(" | ")) for p in parameters.values()}
     results = str(inspect.signature(function).return_annotation)
 
@@ -121,8 +133,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if not rest and (len(args) > len(names) or set(given) - set(names)):
-            return function(*args, **kwargs)  # Python's own refusal
+        more = not rest and len(args) > len(names)
+        if more or set(given) - set(names) or not needed <= set(given):
+            raise misfit(op, signature, args, kwargs)
         more = [(rest, v) for v in args[len(names) :]] if rest else []
         bad = [(n, v) for n, v in [*given.items(), *more] if not fits(n, v)]
         if bad:
@@ -141,6 +154,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 CALLED.reset(token)
 
     return call
+
+
+def misfit(
+    op: str, signature: inspect.Signature, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> TypeError:
+    """Python's own refusal of a call, and how to call it."""
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    said = signature.replace(parameters=plain, return_annotation=signature.empty)
+    try:
+        signature.bind(*args, **options)
+    except TypeError as error:
+        return TypeError(f"{op}: {error}; it is called as {op}{said}")
+    return TypeError(f"{op} is called as {op}{said}")  # pragma: no cover
 
 
 def foreign(op: str, owners: dict[str, Builder]) -> Builder:

@@ -9,7 +9,7 @@ belongs to one thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.closing import OfThisProcess
-from lanewise.dtypes import DTYPES, DType
+from lanewise.dtypes import DTYPES, DType, known_as
 from lanewise.errors import GraphError, LanewiseError, call_site, collect
 from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Graph, Node, Ref, Type
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 POISON = Type("f32", (1,))
 ARITHMETIC = ("add", "sub", "mul", "div")
+_CAPACITY = "; rows whose number varies have a capacity, and `live` names a scalar that counts them"
 SAME: Mapping[str, str] = MappingProxyType({})
 
 # The function that the author called, while it calls others on the author's behalf: a refusal
@@ -103,8 +104,11 @@ class Builder(OfThisProcess):
         known = name in SCALARS or (formats and name in BLOCKS) or (state and name == "q8_0")
         if not known or (state and name in SMALL):
             kinds = [k for k in SCALARS if not state or k not in SMALL]
+            own = f"write {o!r}; " if (o := known_as(name)) in kinds else ""
+            if name in BLOCKS:
+                own = "formats are for b.weight, and caches of q8_0; "
             self.refuse("dtype", f"{what} has dtype {name!r}",
-                        f"one of {', '.join(kinds)}{', or a format' if formats else ''}")
+                        f"{own}one of {', '.join(kinds)}{', or a format' if formats else ''}")
             return None
         if isinstance(shape, int | np.integer):
             shape = (int(shape),)
@@ -112,8 +116,9 @@ class Builder(OfThisProcess):
         good = all(isinstance(d, int | np.integer) and not isinstance(d, bool) and d > 0
                    for d in dims)  # fmt: skip
         if not dims or not good:
-            self.refuse("shape", f"{what} has shape {shape!r}",
-                        "positive integers; a scalar is (1,)")
+            varying = any(d in (None, -1) or isinstance(d, str) for d in dims)
+            self.refuse("shape", f"{what} has shape {shape!r}", "a tuple of positive integers; a "
+                        f"scalar is (1,){_CAPACITY if varying else ''}")  # fmt: skip
             return None
         if state and (len(dims) < 3 or dims[-1] % 32) and name == "q8_0":
             self.refuse("shape", f"{what} has shape {shape!r}; a cache of 8 bits is [capacity, kv "
@@ -154,8 +159,9 @@ class Builder(OfThisProcess):
         count of live rows of the leading axis, later ones are skipped."""
         known = self._scalar_refs.get(live) if isinstance(live, str) else None
         if live != "" and (known is None or known[1] != "u32"):
+            said = live if isinstance(live, str) else "n"
             self.refuse("live", f"input {name!r}: live is {short(live)}, no u32 scalar",
-                        f"b.scalar({live!r}, 'u32') before the input")  # fmt: skip
+                        f"b.scalar({said!r}, 'u32') before the input, and live={said!r}")
             return self.poison()
         return Tensor(self, *self._declare("input", name, dtype, shape, live=live))
 
@@ -168,10 +174,18 @@ class Builder(OfThisProcess):
         return Tensor(self, ref, type)
 
     def declare_input(self, desc: ValueDesc) -> Tensor:
-        return self.input(desc.name, desc.dtype, desc.shape)
+        """`input`, of a description."""
+        return self._described(desc, self.input)
 
     def declare_weight(self, desc: ValueDesc) -> Tensor:
-        return self.weight(desc.name, desc.dtype, desc.shape)
+        """`weight`, of a description."""
+        return self._described(desc, self.weight)
+
+    def _described(self, desc: Any, declare: Callable[..., Tensor]) -> Tensor:
+        if isinstance(desc, ValueDesc):
+            return declare(desc.name, desc.dtype, desc.shape)
+        self.refuse("operand", f"a description is {short(desc)}", "ValueDesc(name, dtype, shape)")
+        return self.poison()
 
     def constant(self, array: Any, name: str = "") -> Tensor:
         """Numbers that the author holds: part of the plan (and of its identity), no port.
@@ -249,8 +263,9 @@ class Builder(OfThisProcess):
             return None
         return rounded
 
-    def scalar(self, name: str, kind: str = "f32") -> None:
+    def scalar(self, name: str, kind: str | DType = "f32") -> None:
         """Declare a number of the submission; kind "u32" or "f32".  Ops name it."""
+        kind = kind.name if isinstance(kind, DType) else kind
         if kind not in ("u32", "f32"):
             self.refuse("scalar", f"scalar {name!r} has kind {kind!r}", "u32 or f32")
         elif not isinstance(name, str) or not name.isprintable() or not name:
@@ -283,8 +298,14 @@ class Builder(OfThisProcess):
     def output(self, name: str, x: Tensor) -> None:
         """Write a value into a buffer that the caller binds under this name."""
         if not isinstance(x, Tensor):
-            self.refuse("operand", f"output {name!r} is {short(x)}, no tensor",
-                        "read_state gives the tensor of a state")  # fmt: skip
+            remedy = "b.constant(array) is the tensor of an array"
+            if isinstance(x, State):
+                remedy = "read_state gives the tensor of a state"
+            elif isinstance(x, tuple | list):
+                remedy = "give each tensor of it an output of its own"
+            elif isinstance(name, Tensor):
+                remedy = f"the name comes first: b.output({x!r}, tensor)"
+            self.refuse("operand", f"output {name!r} is {short(x)}, no tensor", remedy)
             return
         if x.ref is None:
             return

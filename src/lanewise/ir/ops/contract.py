@@ -234,6 +234,9 @@ register(
 
 def _gather_infer(types: Types, attrs: Attrs) -> Types:
     table, ids = types
+    if table.dtype == "u32" and (ids.dtype in FLOATS or is_format(ids.dtype)):
+        fail("dtype", "gather_rows", "table", f"is {table}, ids is {ids}: the table comes first",
+             "gather_rows(table, ids)")  # fmt: skip
     if not is_format(table.dtype):
         want_dtype("gather_rows", "table", table, SCALARS)
     want_rank("gather_rows", "table", table, 2)
