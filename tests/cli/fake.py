@@ -79,6 +79,10 @@ class FakeTokenizer:
     def encode(self, text: str, special: bool = False) -> list[int]:
         return [b % VOCAB for b in text.encode()]
 
+    def first(self, text: str, count: int) -> list[int] | None:
+        ids = self.encode(text)
+        return ids[:count] if len(ids) > count else None
+
 
 class FakeLane:
     """The lane's interface as the command line uses it; `calls` is what was asked of it."""

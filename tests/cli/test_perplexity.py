@@ -8,7 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from lanewise.cli import common
 from lanewise.cli.perplexity import nll, windows
+from lanewise.errors import UsageError
 from tests.cli import fake
 
 
@@ -79,3 +81,35 @@ def test_a_logit_that_is_not_finite_is_an_error(call, monkeypatch):
     )
     result = call("perplexity", "fake", "-", stdin="abc")
     assert result.exit_code == 1 and "error[run.not_finite]" in result.stderr
+
+
+def test_a_limit_reads_no_more_than_it_takes(call, tmp_path):
+    """Of a long file the start; what is no text lies behind it, and a cut character at its end."""
+    path = tmp_path / "text"
+    text = ("é" + "ab" * 9) * 30_000
+    path.write_bytes(text.encode() + b"\xff")
+    args = ("-c", "8", "--stride", "5", "--json")
+    found = json.loads(call("perplexity", "fake", str(path), *args, "--limit", "3").stdout)
+    path.write_text(text[:40])
+    whole = json.loads(call("perplexity", "fake", str(path), *args, "--limit", "3").stdout)
+    assert found.pop("seconds") >= 0 <= whole.pop("seconds")
+    assert found == whole and found["windows"] == 3 and found["tokens"] == 17
+    path.write_bytes(text.encode() + b"\xff")
+    result = call("perplexity", "fake", str(path), *args)
+    assert result.exit_code == 2 and f"(byte {len(text.encode())})" in result.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_a_text_comes_in_pieces(tmp_path, size):
+    path = tmp_path / "text"
+    data = "a€b𝄞".encode()
+    path.write_bytes(data)
+    with common.Text(str(path)) as text:
+        known, whole = text.start(size)
+        assert known == data[:size].decode("utf-8", "ignore") and whole == (size > len(data))
+        assert text.start(size + 4)[0] == data[: size + 4].decode("utf-8", "ignore")
+        assert text.start() == (data.decode(), True)
+    path.write_bytes(data[:-1])
+    with common.Text(str(path)) as text, pytest.raises(UsageError, match=r"byte 5\b"):
+        text.start(6)
+        text.start()

@@ -3,11 +3,12 @@ time, so that tests can put another in its place; and where texts come from."""
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from lanewise.cli.options import LaneOptions
 from lanewise.errors import UsageError
@@ -72,12 +73,7 @@ def read_stdin(most: int = -1) -> str:
             )  # fmt: skip
         text = data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:
-        raise UsageError(
-            "usage.encoding",
-            f"the text is not UTF-8 (byte {error.start})",
-            place="stdin",
-            remedy="convert it first, for example with iconv -t UTF-8",
-        ) from None
+        raise _not_utf8("stdin", f"byte {error.start}") from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -86,22 +82,51 @@ def check_argument(name: str, text: str | None) -> None:
     try:
         (text or "").encode()
     except UnicodeEncodeError as error:
-        raise UsageError(
-            "usage.encoding", f"the text is not UTF-8 (character {error.start})", place=name,
-            remedy="convert it first, for example with iconv -t UTF-8",
-        ) from None  # fmt: skip
+        raise _not_utf8(name, f"character {error.start}") from None
 
 
-def read_text(path: str) -> str:
-    """A file's text; "-" is stdin.  Raises UsageError usage.encoding, OSError."""
-    if path == "-":
-        return read_stdin()
-    try:
-        return Path(path).read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            "usage.encoding",
-            f"the text is not UTF-8 (byte {error.start})",
-            place=path,
-            remedy="convert it first, for example with iconv -t UTF-8",
-        ) from None
+class Text:
+    """A file's text, read as far as it is asked for; "-" is stdin (without one last newline).
+
+    Raises OSError; when it is read, UsageError usage.encoding."""
+
+    def __init__(self, path: str) -> None:
+        self.place = "stdin" if path == "-" else path
+        self._stdin = path == "-"
+        self._file: Any = sys.stdin.buffer if self._stdin else open(path, "rb")  # noqa: SIM115
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._taken = 0
+        self._text = ""
+
+    def start(self, size: int = -1) -> tuple[str, bool]:
+        """The first `size` bytes, or all, less a character that they cut; and whether it is all."""
+        data = self._file.read(max(size - self._taken, 0) if size >= 0 else -1)
+        whole = size < 0 or self._taken + len(data) < size
+        begin = self._taken - len(self._decoder.getstate()[0])
+        self._taken += len(data)
+        try:
+            self._text += self._decoder.decode(data, whole)
+        except UnicodeDecodeError as error:
+            raise _not_utf8(self.place, f"byte {begin + error.start}") from None
+        if whole and self._stdin:
+            self._text = self._text.removesuffix("\n").removesuffix("\r")
+        return self._text, whole
+
+    def close(self) -> None:
+        if not self._stdin:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _not_utf8(place: str, where: str) -> UsageError:
+    return UsageError(
+        "usage.encoding",
+        f"the text is not UTF-8 ({where})",
+        place=place,
+        remedy="convert it first, for example with iconv -t UTF-8",
+    )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lanewise.lane import Lane
 
 _WINDOW = 512
+_START = 1 << 18  # bytes of a text that are read at once
 _ROWS = 64  # rows of logits that are widened to float64 at a time
 
 
@@ -63,21 +64,21 @@ def command(
     It is exp of the mean, over the scored tokens, of -ln p(token | the tokens before it in its
     window), sums in float64.  Windows of W tokens begin every S tokens; a window scores the
     tokens that no window scored before, and never its own first token.  The text is one run of
-    tokens, as the model's tokenizer gives them, special tokens of the text not parsed.
+    tokens, as the model's tokenizer gives them, special tokens of the text not parsed; with
+    --limit no more of it is read than the windows take.
     """
     if window is not None:
         stride = _stride(stride, window)
-    text = common.read_text(file)
     lane = replace(lane, context=window)
     stages = Stages(live)
     began = time.perf_counter()
     try:
-        with common.open_lane(model, lane, stages) as opened:
+        with common.Text(file) as text, common.open_lane(model, lane, stages) as opened:
             stages.close()
             if window is None:
                 window = min(_WINDOW, opened.context)
             stride = _stride(stride, window)
-            ids = opened.tokenizer.encode(text)
+            ids = _ids(opened.tokenizer, text, limit and (limit - 1) * stride + window)
             if len(ids) < 2:
                 raise UsageError(
                     "usage.text",
@@ -96,6 +97,19 @@ def command(
         one_json({"perplexity": value, **score, **extra})
     else:
         click.echo(f"perplexity {value:.4f} over {score['tokens']} tokens in {seconds(took)}")
+
+
+def _ids(tokenizer: Any, text: common.Text, most: int | None) -> list[int]:
+    """The ids of a text, or the first `most`, for which no more of it is read than they take."""
+    size = _START + 8 * (most or 0)  # bytes: a token has about four
+    while most:
+        known, whole = text.start(size)
+        if whole:
+            return tokenizer.encode(known)[:most]
+        if (ids := tokenizer.first(known, most)) is not None:
+            return ids
+        size *= 2
+    return tokenizer.encode(text.start()[0])
 
 
 def _stride(stride: int | None, window: int) -> int:

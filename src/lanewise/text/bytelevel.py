@@ -81,8 +81,9 @@ class ByteLevel:
         """Text as user-defined tokens are looked for in it: as it is."""
         return text
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of plain text.
+    def encode(self, text: str) -> Iterator[list[int]]:
+        """The ids of plain text, part by part; whatever might follow the text, only the last part
+        could be another.
 
         Raises `TextError` ``text.unencodable`` (a byte without a token), ``text.too_long``.
         """
@@ -91,14 +92,11 @@ class ByteLevel:
         found = self._missing.search(text.encode()) if self._missing else None
         if found:
             raise unencodable(text, len(text.encode()[: found.start()].decode("utf-8", "ignore")))
-        ids: list[int] = []
         for part in parts(text):
             cut = library(
                 lambda part=part: self._cutter.pre_tokenize_str(part), "text.encode", "text"
             )
-            for word, _ in cut:
-                ids += self._words.ids(word)
-        return ids
+            yield [token for word, _ in cut for token in self._words.ids(word)]
 
     def _work(self, word: str) -> list[int]:
         ids, kinds = self._vocabulary.ids, self._vocabulary.kinds

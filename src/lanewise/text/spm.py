@@ -101,15 +101,15 @@ class SentencePiece:
         """Text as user-defined tokens are looked for in it: a U+2581 is a blank."""
         return text.replace(SPACE, " ")
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of plain text; blanks are taken as they are, none is added.
+    def encode(self, text: str) -> Iterator[list[int]]:
+        """The ids of plain text, as `ByteLevel`; blanks are taken as they are, none is added.
 
         Raises `TextError` ``text.unencodable``, ``text.too_long``.
         """
-        ids: list[int] = []
-        for word in self._cuts.split(text.replace(" ", SPACE)):
-            ids += self._words.ids(word)
-        return ids if self._fallback[0] is not None else self._one_unknown(ids)
+        words = map(self._words.ids, self._cuts.split(text.replace(" ", SPACE)))
+        if self._fallback[0] is not None:
+            return words
+        return iter([self._one_unknown([token for ids in words for token in ids])])
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for."""

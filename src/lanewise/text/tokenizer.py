@@ -7,7 +7,7 @@ name in it is plain characters unless the caller asks for special tokens, and ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ class _Model(Protocol):
     @property
     def shrinks(self) -> int: ...
     def normal(self, text: str) -> str: ...
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> Iterator[list[int]]: ...
     def token_bytes(self, token: int) -> bytes: ...
 
 
@@ -112,11 +112,39 @@ class Tokenizer:
         shrinks = self._model.shrinks if not text.isascii() else min(self._model.shrinks, 1)
         return -(-len(text) // (self._longest * shrinks)) if shrinks else 0
 
+    def first(self, text: str, count: int) -> list[int] | None:
+        """The first ``count`` ids that `encode` gives of any text that begins with ``text``; None
+        where it takes more of the text to tell.
+
+        Raises as `encode`.
+        """
+        _check_text(text)
+        ids = [self.bos] if self.add_bos and self.bos is not None else []
+        pieces = self._defined.split(self._model.normal(" " + text if self._add_space else text))
+        # At the end a name could begin that goes on, and make another of what is before it.
+        undecided = self._defined.longest
+        while pieces and undecided > 0:
+            last = pieces.pop()
+            left = 0 if isinstance(last, int) else len(last) - undecided
+            undecided -= len(self._words.tokens[last] if isinstance(last, int) else last)
+            if left > 0:
+                pieces.append(last[:left])  # type: ignore[index]
+        for part in self._parts(pieces):
+            if len(ids) >= count:
+                return ids[:count]
+            ids += part
+        return None
+
+    def _parts(self, pieces: Iterable[str | int]) -> Iterator[list[int]]:
+        for piece in pieces:
+            if isinstance(piece, int):
+                yield [piece]
+            else:
+                yield from self._model.encode(piece)
+
     def _encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for piece in self._defined.split(self._model.normal(text)):
-            ids += [piece] if isinstance(piece, int) else self._model.encode(piece)
-        return ids
+        pieces = self._defined.split(self._model.normal(text))
+        return [token for part in self._parts(pieces) for token in part]
 
     def shield(self, text: str, mark: str) -> str:
         """``text`` with ``mark`` put where it keeps the names of control tokens from being found.
@@ -205,6 +233,11 @@ class _Finder:
         self._names, self._swallowing = names, swallowing
         self._ids = [-1, *names.values()]
         self._tokenizer: Any = None
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest name."""
+        return max(map(len, self._names), default=0)
 
     def _build(self) -> Any:
         from tokenizers import AddedToken, Tokenizer, models
