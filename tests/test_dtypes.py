@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lanewise.dtypes import DTYPES, dtype, from_numpy, is_float
+from lanewise.dtypes import DTYPES, dtype, extension, from_numpy, is_float
 from lanewise.errors import UsageError
 
 
@@ -16,6 +16,7 @@ def test_rows_agree_with_numpy(name):
     assert str(row) == name and dtype(row) is row
     assert row.numpy.itemsize == row.itemsize
     assert from_numpy(row.numpy) is row
+    assert extension(row.numpy) == (row.numpy.type.__module__ == "ml_dtypes")
     assert is_float(name) == (name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"))
     assert row.kind == {"f": "f", "b": "b", "i": "i", "u": "u"}[name[0] if name != "bf16" else "f"]
 

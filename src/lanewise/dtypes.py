@@ -117,6 +117,11 @@ def from_numpy(kind: Any) -> DType:
     )  # fmt: skip
 
 
+def extension(kind: np.dtype[Any]) -> bool:
+    """Is it a NumPy dtype of ours that comes from ml_dtypes?"""
+    return kind.name in _EXTENSIONS.values()
+
+
 def is_float(name: str | DType) -> bool:
     """True if the type of that name is a float; raises as `dtype` does."""
     return dtype(name).is_float

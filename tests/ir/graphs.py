@@ -14,7 +14,7 @@ from lanewise.ir.ops.contract import quantised_matrix
 from lanewise.ir.values import DTYPES
 
 ROWS, WIDTH, HEADS, LAYERS = 3, 64, 2, 2
-SCALAR = {"f32", "f16", "bf16"}
+SCALAR = {"f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"}
 UNARY = ("neg", "abs", "square", "tanh", "sigmoid", "silu", "gelu", "relu", "erf", "softmax")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "swiglu")
 
@@ -98,9 +98,10 @@ class Maker:
         return self.b.apply("reshape", y, shape=(ROWS, WIDTH))
 
     def halves(self) -> Ref:
-        dtype = self.draw(st.sampled_from(["f16", "bf16"]))
+        dtype = self.draw(st.sampled_from(["f16", "bf16", "f8_e4m3", "f8_e5m2"]))
         y = self.b.apply("cast", self.pick(), dtype=dtype)
-        return self.b.apply("cast", self.b.apply("abs", y), dtype="f32")
+        y = y if dtype.startswith("f8") else self.b.apply("abs", y)
+        return self.b.apply("cast", y, dtype="f32")
 
     def gather(self) -> Ref:
         return self.b.apply("gather_rows", self.pick(), self.b.apply("argmax", self.pick()))

@@ -107,7 +107,7 @@ def test_row_ops_and_live_rows(rows: int, width: int, live: int) -> None:
 @given(shapes(2, 4), st.data())
 def test_views_made_real(shape: tuple[int, ...], data: st.DataObject) -> None:
     many = Many()
-    dtype = data.draw(st.sampled_from(["f32", "f16"]))
+    dtype = data.draw(st.sampled_from(["f32", "f16", "f8_e4m3"]))
     axes = data.draw(st.permutations(range(len(shape))))
     many.add("permute", many.root(dtype, shape), axes=tuple(axes))
     a, b = data.draw(st.tuples(*[st.integers(0, len(shape) - 1)] * 2))
@@ -123,7 +123,7 @@ def test_views_made_real(shape: tuple[int, ...], data: st.DataObject) -> None:
 
 @QUIET
 @given(st.integers(1, 40), st.sampled_from([1, 7, 32, 33, 511, 600]), st.integers(1, 50),
-       st.sampled_from(["f32", "f16", "bf16"]))  # fmt: skip
+       st.sampled_from(["f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"]))  # fmt: skip
 def test_products_of_odd_sizes(rows: int, k: int, n: int, dtype: str) -> None:
     many = Many()
     x = many.root("f32", (rows, k))

@@ -1,4 +1,5 @@
-"""Ops with a function of their own: the same bits on any number of threads and instruction set."""
+"""Ops with a function of their own, casts and float products: the same bits on any number of
+threads and instruction set."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.native import DEFAULT, Native, same_bits
 from tests.plan.test_ops_on_target import sample_graph
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@pytest.mark.parametrize("name", [*sorted(CALLS), "cast", "linear", "matmul"])
 def test_threads_and_instruction_sets_give_equal_bits(name):
     graph, values, _ = sample_graph(opdef(name), np.random.default_rng(3))
     plain = CpuTarget("scalar", cpu_target().arch)

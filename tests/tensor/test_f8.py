@@ -140,6 +140,41 @@ def test_products_widen_their_weights_exactly(name: str, activations: str) -> No
 
 
 @NAMES
+def test_stores_of_products_cast_and_read_them(name: str) -> None:
+    """Fused or held: a cast at the end of a store, an operand that is widened in it."""
+    rng = np.random.default_rng(6)
+    kind = KINDS[name]
+    given = {"x": f32(rng, 5, 70), "w": f32(rng, 45, 70), "more": f32(rng, 5, 45).astype(kind)}
+
+    def record(b: t.Builder) -> None:
+        product = t.linear(b.input("x", t.f32, (5, 70)), b.weight("w", t.f32, (45, 70)))
+        b.output("plain", t.contiguous(product))
+        b.output("stored", t.cast(product, name))
+        more = t.cast(b.input("more", name, (5, 45)), "f32")
+        b.output("sum", t.cast(t.silu(product) + more, name))
+
+    def alone(b: t.Builder) -> None:
+        product = t.linear(b.input("x", t.f32, (5, 70)), b.weight("w", t.f32, (45, 70)))
+        more = t.cast(b.input("more", name, (5, 45)), "f32")
+        b.output("sum", t.cast(t.silu(product) + more, name))
+
+    made = []
+    for hold in ((), ("all",)):
+        with compile(record, hold=hold) as plan, compile(alone, hold=hold) as other:
+            made.append(run(plan, **given))
+            assert same(run(other, **given)["sum"], made[-1]["sum"])
+    assert all(same(made[0][port], made[1][port]) for port in made[0])
+    with np.errstate(all="ignore"):
+        assert same(made[0]["stored"], made[0]["plain"].astype(kind))
+
+
+@NAMES
+def test_quantisers_take_arrays_of_them(name: str) -> None:
+    w = f32(np.random.default_rng(1), 3, 64).astype(KINDS[name])
+    assert (t.quantize_int8(w) == t.quantize_int8(w.astype(np.float32))).all()
+
+
+@NAMES
 def test_no_op_computes_in_them(name: str) -> None:
     def record(b: t.Builder) -> None:
         x = b.input("x", name, (4, 8))

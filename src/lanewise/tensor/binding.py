@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.closing import Closing
-from lanewise.dtypes import DTYPES
+from lanewise.dtypes import DTYPES, extension
 from lanewise.errors import LanewiseError, RunError, call_site, collect
 from lanewise.ir.ops.rules import regroups, reordered
 from lanewise.quant.format import FORMATS
@@ -63,7 +63,7 @@ class Buffer(Closing):
         """Its memory by the buffer protocol.  Raises RunError ``run.buffer`` (a BufferError, too)
         for bf16 and 8-bit floats, which the protocol has no letter for."""
         array = self.array
-        if _extension(array.dtype):
+        if extension(array.dtype):
             raise NotExported(
                 "run.buffer", f"the buffer protocol has no {array.dtype}", place=call_site(),
                 remedy=f"its bits: memoryview(buffer.array.view('uint{8 * array.itemsize}')); or "
@@ -152,12 +152,7 @@ _WRITTEN = ("state", "output")
 
 def _name(dtype: Any) -> str:
     """How code says a dtype."""
-    return f"{'ml_dtypes' if _extension(dtype) else 'np'}.{dtype.name}"
-
-
-def _extension(dtype: Any) -> bool:
-    """Is it a dtype that NumPy has from ml_dtypes?"""
-    return dtype.type.__module__ == "ml_dtypes"
+    return f"{'ml_dtypes' if extension(dtype) else 'np'}.{dtype.name}"
 
 
 def _made(port: PortDesc) -> str:
@@ -178,7 +173,7 @@ def _converted(port: PortDesc, given: Any, shape: tuple[int, ...]) -> str:
         whole = f"the checkpoint's bytes as uint8 {shape}"
         return "quantize_int8(x)" if port.dtype == "q8_0" else whole
     want = DTYPES[port.dtype].numpy
-    if _extension(want) and given == f"u{want.itemsize}":
+    if extension(want) and given == f"u{want.itemsize}":
         return f"x.view({_name(want)})"
     return f"x.astype({want.name!r})"
 
@@ -210,7 +205,7 @@ def _foreign(port: PortDesc, value: Any) -> Array:
         raise _bad("kind", port, f"is {type(value).__name__}, no array", _made(port) or
                    f"bind an array of {port.dtype} {list(port.shape)}")  # fmt: skip
     try:
-        return from_object(value, _extension(numpy_type(port)[0]))
+        return from_object(value, extension(numpy_type(port)[0]))
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         numbers = isinstance(value, list | tuple | int | float | complex | np.generic)
         why = "" if numbers else f" that is used where it is: {error}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lanewise.dtypes import extension
 from lanewise.errors import UsageError, call_site
 from lanewise.ir.ops.rules import is_format
 from lanewise.ir.verify import MAX_SIZE
@@ -167,7 +168,7 @@ def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
 def _numbers(op: str, w: Any) -> np.ndarray[Any, Any]:
     """An array of finite real numbers."""
     found = np.asarray(w)
-    kind = found.dtype.kind in "fiu" or found.dtype.name == "bfloat16"
+    kind = found.dtype.kind in "fiu" or extension(found.dtype)
     if not kind or not found.size or not np.isfinite(found.astype(np.float64)).all():
         raise _unfit(f"{op}: w holds what is no finite number", "an array of finite floats")
     return found
