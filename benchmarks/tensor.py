@@ -210,6 +210,7 @@ def decode(steps: int = 120) -> None:
         options: dict[str, Any] = {"context": m.context, "max_chunk": 1, "threads": 1}
         lane = lw.compile(path, speculate="off", **options)
         with lane, b.compile() as plan:
+            bound = t.Bindings(weights)
             runner, sampling, ids = lane._runner, Sampling(temperature=0), [1]
             took: dict[str, list[float]] = {"lane": [], "builder": []}
             same = True
@@ -218,7 +219,7 @@ def decode(steps: int = 120) -> None:
                 token = runner.next_token(ids, sampling, 0.0)
                 middle = time.perf_counter()
                 mine["tokens"][0], mine["positions"][0] = ids[-1], i
-                plan.run(weights, **mine)
+                plan.run(bound, **mine)
                 took["lane"].append(middle - begin)
                 took["builder"].append(time.perf_counter() - middle)
                 same &= bool((mine["logits"] == runner._decode.logits).all())

@@ -42,7 +42,7 @@ TABLE: dict[str, str] = {
     "AttentionOptions.ScaleName": "`attention(scale=)`: a scalar's name, or a number",
     "AttentionOptions.BaseName": "`attention(base=)`",
     "AttentionOptions.QueryExtents": "`attention(query_extents=)`",
-    "Bindings": "a mapping, or keyword arguments, of `Plan.submit`",
+    "Bindings": "`Bindings`, any mapping, or keyword arguments, of `Plan.submit`",
     "Bindings.Buffers": "buffers by name, in the same mapping of `Plan.submit`",
     "Bindings.Scalars": "numbers by name, in the same mapping of `Plan.submit`",
     "BlockPool": "`BlockPool`",

@@ -268,6 +268,90 @@ def test_a_plan_that_is_dropped_leaves_no_thread_and_does_not_keep_its_runtime_o
     rt.close()
 
 
+def test_bindings_in_another_order_or_swapped_are_seen(plan, values):
+    v = {**values, "s": 1.0}
+    first = run(plan, **v)["y"]
+    assert (run(plan, **dict(reversed(v.items())))["y"] == first).all()
+    swapped = {**v, "gate": v["up"], "up": v["gate"]}
+    assert np.abs(run(plan, **swapped)["y"] - expected(swapped, 1.0)).max() < 1e-5
+    assert (run(plan, **v)["y"] == first).all()
+    for s in (2.0, 3.0):
+        assert np.abs(run(plan, **{**v, "s": s})["y"] - expected(v, s)).max() < 1e-5
+
+
+def test_shared_bindings_are_looked_at_once_and_never_stale(plan, values):
+    v, w = values, {n: values[n] for n in ("gate", "up", "down")}
+    shared, y = t.Bindings(w), np.zeros((6, 32), np.float32)
+    assert dict(shared) == w and len(shared) == 3 and "gate" in repr(shared)
+    assert t.Bindings(shared, x=v["x"])["x"] is v["x"]
+
+    def result(bindings: Any, **more: Any) -> np.ndarray:
+        y[:] = 0
+        plan.submit(bindings, y=y, **more).wait(10)
+        return y.copy()
+
+    first = result(shared, x=v["x"], s=1.0)
+    assert np.abs(first - expected(v, 1.0)).max() < 1e-5
+    assert plan._all[0].fixed is shared
+    for s in (1.0, 2.0):  # only the rest is looked at
+        x = v["x"] + s
+        assert np.abs(result(shared, x=x, s=s) - expected({**v, "x": x}, s)).max() < 1e-5
+    other = {**w, "gate": w["gate"] * 2}
+    both = {**v, **other}
+    for bindings in (other, t.Bindings(other)):  # somebody else's weights come between
+        assert np.abs(result(bindings, x=v["x"], s=1.0) - expected(both, 1.0)).max() < 1e-5
+        assert (result(shared, x=v["x"], s=1.0) == first).all()
+    assert np.abs(result(shared, x=v["x"], s=1.0, gate=other["gate"])
+                  - expected(both, 1.0)).max() < 1e-5  # fmt: skip
+    assert (result(shared, x=v["x"], s=1.0) == first).all()
+    w["gate"][:] *= 2
+    plan.repack()
+    assert np.abs(result(shared, x=v["x"], s=1.0) - expected(both, 1.0)).max() < 1e-5
+    w["gate"][:] /= 2
+    plan.repack("gate")
+    assert (result(shared, x=v["x"], s=1.0) == first).all()
+    with pytest.raises(RunError, match=r"(?s)'x' is not bound.*run.missing"):
+        result(shared, s=1.0)
+    with pytest.raises(RunError, match=r"run.extra"):
+        result(shared, x=v["x"], s=1.0, z=1)
+    with pytest.raises(RunError, match=r"run.overlap"):
+        plan.submit(shared, x=v["x"], s=1.0, y=v["x"].reshape(-1)[:192].reshape(6, 32)).wait()
+    assert (result(shared, x=v["x"], s=1.0) == first).all()
+
+
+def test_shared_bindings_see_a_buffer_that_was_closed():
+    def record(b: t.Builder) -> None:
+        b.output("y", b.input("x", t.f32, (4,)) + b.input("z", t.f32, (4,)))
+
+    with compile(record) as made:
+        z = t.Runtime("cpu").buffer(t.f32, (4,))
+        shared, x, y = t.Bindings({"z": z}), np.ones(4, np.float32), np.zeros(4, np.float32)
+        for _ in range(2):
+            made.run(shared, x=x, y=y)
+        assert (y == 1).all()
+        z.close()
+        with pytest.raises(RunError, match=r"run.closed"):
+            made.run(shared, x=x, y=y)
+
+
+def test_a_binding_that_failed_half_way_is_bound_anew(plan, values, monkeypatch):
+    v = {**values, "s": 1.0}
+    first = run(plan, **v)["y"]
+    engine, other = plan._all[0].engine, {**v, "gate": v["gate"] * 2, "down": v["down"] * 2}
+    bind = type(engine).bind
+
+    def broken(name: str, bound: Any) -> None:
+        if name == "down":
+            raise RunError("run.memory", "no more", remedy="a test")
+        bind(engine, name, bound)
+
+    monkeypatch.setattr(engine, "bind", broken)
+    with pytest.raises(RunError, match=r"run.memory"):
+        run(plan, **other)
+    monkeypatch.undo()
+    assert (run(plan, **v)["y"] == first).all()
+
+
 def test_an_array_that_changes_its_shape_in_place_is_seen(plan, values):
     v = {**values, "x": values["x"].copy(), "s": 1.0}
     run(plan, **v)

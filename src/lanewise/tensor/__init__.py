@@ -31,7 +31,7 @@ from lanewise.tensor.attention import (
     scatter_rows,
     to_pages,
 )
-from lanewise.tensor.binding import Buffer
+from lanewise.tensor.binding import Bindings, Buffer
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.cache import BlockPool, Buckets, PlanCache
 from lanewise.tensor.frequencies import rope_factors, rope_table
@@ -125,8 +125,8 @@ f8_e4m3, f8_e5m2 = DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]
 u32, i32 = DTYPES["u32"], DTYPES["i32"]
 
 __all__ = [  # noqa: RUF022 (in the order of `sorted`: f16 before f8)
-    "MIN_TEMPERATURE", "TOP_MAX_ROUNDS", "BlockPool", "Buckets", "Buffer", "Builder", "Fence",
-    "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized",
+    "MIN_TEMPERATURE", "TOP_MAX_ROUNDS", "Bindings", "BlockPool", "Buckets", "Buffer", "Builder",
+    "Fence", "Identity", "Int4", "KernelSelection", "Plan", "PlanCache", "PortDesc", "Quantized",
     "Runtime", "SamplingOptions", "ScalarDesc", "Shape", "State", "Stream", "Tensor",
     "ValueDesc", "abs", "add", "argmax", "attention", "bf16", "broadcast", "cast", "combine",
     "contiguous", "conv_ring", "declare_sampling_scalars", "div", "erf", "exp", "f16", "f32",

@@ -6,7 +6,8 @@ Every mistake of a set is found at once.  An object that is bound again is not l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,31 @@ class Buffer(Closing):
     def close(self) -> None:
         """Let the memory go; a closed buffer is refused when it is bound."""
         self._array = None
+
+
+class Bindings(Mapping[str, Any]):
+    """Buffers and numbers by name, as a mapping that does not change: what many submissions share.
+
+    A plan looks at each array of it once, not at every submission (a step may have hundreds of
+    weights).  ``weights = t.Bindings(weights)``, then ``plan.submit(weights, tokens=ids)``.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any], /, **more: Any) -> None:
+        self._values = {**values, **more}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Bindings {', '.join(map(str, self._values))}>"
 
 
 def aligned(nbytes: int) -> NDArray[np.uint8]:
@@ -233,6 +259,34 @@ def number(scalar: ScalarDesc, value: Any) -> int | float:
                    remedy=f"pass a {scalar.kind}")  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Last:
+    """Bindings that were good: names and values in their order, and the places that are looked at
+    however often the same object comes: what is no weight.
+
+    A step has a hundred weights, and what a step has read pushes all else out of the caches: to
+    touch each weight's Python object more than once costs more than a small step does.
+    """
+
+    names: list[str]
+    values: list[Any]
+    looked: list[int]
+
+    def news(self, bindings: Mapping[str, Any]) -> Iterable[str]:
+        """The names that have to be looked at."""
+        names = list(bindings)
+        if names != self.names:
+            return names
+        same = list(map(operator.is_, bindings.values(), self.values))
+        if all(same):
+            return [names[i] for i in self.looked]
+        new = {i for i, known in enumerate(same) if not known}
+        return [names[i] for i in sorted(new.union(self.looked))]
+
+
+NOTHING = Last([], [], [])
+
+
 class Table:
     """The ports and scalars of a plan; what was last found good."""
 
@@ -240,23 +294,27 @@ class Table:
         self.ports = {p.name: p for p in ports}
         self.scalars = {s.name: s for s in scalars}
         self._types = {p.name: numpy_type(p) for p in ports}
+        self._weights = {p.name for p in ports if p.kind == "weight"}
         self._written = {p.name for p in ports if p.kind in _WRITTEN}
 
     def check(
-        self, bindings: Mapping[str, Any], known: Mapping[str, Bound]
-    ) -> tuple[dict[str, Bound], dict[str, int | float]]:
-        """(what changed, scalars).  Raises all that is wrong at once."""
+        self, bindings: Mapping[str, Any], known: Mapping[str, Bound], last: Last,
+        fixed: int = 0,
+    ) -> tuple[dict[str, Bound], dict[str, int | float]]:  # fmt: skip
+        """(what changed, scalars).  Raises all that is wrong at once.  `fixed`: how many others
+        are bound, and good."""
         errors: list[LanewiseError] = []
         changed: dict[str, Bound] = {}
         numbers: dict[str, int | float] = {}
-        for name, value in bindings.items():
+        for name in last.news(bindings):
+            value = bindings[name]
             port = self.ports.get(name)
             try:
                 if port is None:
                     numbers[name] = number(self._scalar(name), value)
                     continue
-                last = known.get(name)
-                if last is None or last.value is not value or not _same(value, last):
+                before = known.get(name)
+                if before is None or before.value is not value or not _same(value, before):
                     array = view(port, value, self._types[name])
                     begin = int(array.ctypes.data)
                     changed[name] = Bound(
@@ -264,13 +322,27 @@ class Table:
                     )
             except LanewiseError as error:
                 errors.append(error)
-        if len(bindings) != len(self.ports) + len(self.scalars) or errors:
+        if len(bindings) + fixed != len(self.ports) + len(self.scalars) or errors:
             errors += self._missing(bindings)
         if changed and not errors:
             few = len(changed) <= _FEW
             errors += (self._few if few else self._overlaps)({**known, **changed}, changed)
         collect(errors)
         return changed, numbers
+
+    def lasting(self, bindings: Mapping[str, Any]) -> bool:
+        """Are they arrays all of them, which need no second look? (A buffer may be closed.)"""
+        return all(
+            name in self.ports and not isinstance(value, Buffer)
+            for name, value in bindings.items()
+        )
+
+    def good(self, bindings: Mapping[str, Any], last: Last) -> Last:
+        """What a set of bindings that was bound looks like to the next."""
+        if list(bindings) == last.names:
+            return Last(last.names, list(bindings.values()), last.looked)
+        looked = [i for i, n in enumerate(bindings) if n not in self._weights]
+        return Last(list(bindings), list(bindings.values()), looked)
 
     def _scalar(self, name: str) -> ScalarDesc:
         found = self.scalars.get(name)

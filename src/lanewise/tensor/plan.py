@@ -21,7 +21,7 @@ from lanewise.closing import Closing
 from lanewise.errors import LanewiseError, RunError, call_site, collect, placed
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
-from lanewise.tensor.binding import Bound, Table
+from lanewise.tensor.binding import NOTHING, Bindings, Bound, Last, Table
 from lanewise.tensor.fence import Fence, failure
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
 
@@ -38,6 +38,8 @@ class Instance:
 
     engine: Any
     known: dict[str, Bound] = field(default_factory=dict[str, Bound])
+    last: Last = NOTHING  # of what `known` was last filled with
+    fixed: Bindings | None = None  # what of that need not be looked at again
     bound: Mapping[str, Bound] | None = None  # by the submission in flight
     claimed: bool = False  # somebody binds, or runs it
     fence: Fence | None = None  # of the last submission
@@ -46,6 +48,13 @@ class Instance:
     @property
     def free(self) -> bool:
         return not self.claimed and (self.fence is None or self.fence.done)
+
+    def bind(self, changed: Mapping[str, Bound]) -> None:
+        """Bind what changed; should that fail half way, nothing is known as a whole."""
+        self.last, self.fixed = NOTHING, None
+        for name, bound in changed.items():
+            self.engine.bind(name, bound)
+            self.known[name] = bound
 
     def start(self, fence: Fence, numbers: Mapping[str, int | float]) -> None:
         """Begin a submission; it is this instance's from now on."""
@@ -102,6 +111,7 @@ class Plan(Closing):
         for instance in self._all:
             # what was being bound, and the thread, are the parent's
             instance.known.clear()
+            instance.last, instance.fixed = NOTHING, None
             instance.thread = None
             instance.claimed = False
             if instance.fence is not None and not instance.fence.done:
@@ -177,10 +187,10 @@ class Plan(Closing):
         """Start a run and return at once.
 
         Ports take arrays (or DLPack objects, buffers, `Runtime.buffer`), scalars numbers, by
-        name.  All that is refused comes by the fence: RunError ``run.missing``, ``.extra``,
-        ``.dtype``, ``.shape``, ``.strides``, ``.readonly``, ``.alignment``, ``.kind``,
-        ``.overlap``, ``.closed``, ``.scalar``, ``.data`` (strict), ``.busy``, or several as
-        `Refused`.
+        name; `Bindings` are those that many submissions share.  All that is refused comes by the
+        fence: RunError ``run.missing``, ``.extra``, ``.dtype``, ``.shape``, ``.strides``,
+        ``.readonly``, ``.alignment``, ``.kind``, ``.overlap``, ``.closed``, ``.scalar``,
+        ``.data`` (strict), ``.busy``, or several as `Refused`.
         """
         fence = Fence()
         try:
@@ -216,23 +226,52 @@ class Plan(Closing):
         if bindings is not None and not isinstance(bindings, Mapping):
             raise RunError("run.kind", f"bindings is {type(bindings).__name__}, no mapping",
                            remedy="plan.submit({'x': xs}), or plan.submit(x=xs)")  # fmt: skip
-        given = {**bindings, **more} if bindings else more
         instance = None
         try:
             with self._lock:
                 instance = self._claim()
-            changed, numbers = self._table.check(given, instance.known)
-            self._limits({**given, **numbers}, numbers)
+            if bindings is not None and bindings is instance.fixed:
+                begun = self._rest(instance, more)
+                if begun is not None:
+                    return instance, begun
+            given = {**bindings, **more} if bindings else more
+            changed, numbers = self._table.check(given, instance.known, instance.last)
+            self._limits(given, numbers)
             if len(self._all) > 1:
                 self._apart(instance, {**instance.known, **changed})
-            for name, bound in changed.items():
-                instance.engine.bind(name, bound)
-                instance.known[name] = bound
+            if changed:
+                last = instance.last
+                instance.bind(changed)
+                instance.last = self._table.good(given, last)
+            if type(bindings) is Bindings and not self._runtime.strict:
+                whole = len(given) == len(bindings) + len(more)
+                instance.fixed = bindings if whole and self._table.lasting(bindings) else None
         except BaseException:
             if instance is not None:
                 instance.claimed = False
             raise
         return instance, numbers
+
+    def _rest(
+        self, instance: Instance, more: Mapping[str, Any]
+    ) -> dict[str, int | float] | None:
+        """Bind the rest of a set whose fixed part is bound; None where that has to be looked at
+        as a whole (`more` names a fixed one, or is refused)."""
+        fixed = instance.fixed
+        assert fixed is not None
+        if any(name in fixed for name in more):
+            return None
+        try:
+            changed, numbers = self._table.check(more, instance.known, NOTHING, len(fixed))
+        except LanewiseError:
+            return None
+        self._limits(more, numbers)
+        if len(self._all) > 1:
+            self._apart(instance, {**instance.known, **changed})
+        if changed:
+            instance.bind(changed)
+            instance.fixed = fixed
+        return numbers
 
     def _claim(self) -> Instance:
         if self._closed:
@@ -263,7 +302,7 @@ class Plan(Closing):
         if self._runtime.strict:
             from lanewise.tensor.strict import check_data
 
-            check_data(self._recorded.checks, self._table.ports, given)
+            check_data(self._recorded.checks, self._table.ports, {**given, **numbers})
 
     def _busy(self, remedy: str) -> RunError:
         return RunError("run.busy", f"plan {self.label!r}: a submission is in flight",
@@ -281,6 +320,7 @@ class Plan(Closing):
                     place=call_site(), remedy=f"it has: {', '.join(self._table.ports)}",
                 )  # fmt: skip
             for instance in self._all:
+                instance.last, instance.fixed = NOTHING, None
                 for name in names or tuple(instance.known):
                     instance.known.pop(name, None)
                 instance.engine.forget()
