@@ -27,7 +27,10 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def call_site() -> str:
     """file:line of the nearest frame outside lanewise, for refusals that name the caller."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE)
+        or str(frame.f_globals.get("__name__")).startswith("lanewise.")  # what dataclasses write
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 

@@ -215,25 +215,62 @@ def refused(call: Callable[[], object]) -> LanewiseError:
     return caught.value
 
 
-def test_wrong_calls_around_plans(plan):
+def small(b: t.Builder) -> None:
+    b.output("y", t.abs(b.input("x", t.f32, (2,))))
+
+
+def test_wrong_calls_around_plans():
     """Each: the code, and a word of the remedy."""
     rt = runtime()
 
     def fresh(**options: Any) -> object:
         b = runtime().builder()
-        b.output("y", t.abs(b.input("x", t.f32, (2,))))
+        small(b)
         return b.compile(**options)
 
     calls: dict[str, tuple[Callable[[], object], str, str]] = {
         "a target": (lambda: t.Runtime("gpu"), "usage.target", "cpu"),
         "threads": (lambda: t.Runtime("cpu", threads=0), "run.threads", "from 1"),
         "activations": (lambda: fresh(activations="int4"), "usage.activations", "int8x2"),
+        "threads that are text": (lambda: t.Runtime("cpu", threads="4"), "run.threads", "from 1"),
+        "half a thread": (lambda: t.Runtime("cpu", threads=2.5), "run.threads", "from 1"),
+        "strict": (lambda: t.Runtime("cpu", strict="yes"), "usage.option", "True or False"),
+        "a builder's name": (lambda: rt.builder(5), "usage.option", "a string"),
+        "a label": (lambda: fresh(label=5), "usage.option", "a string"),
+        "no builder": (lambda: rt.compile(small), "usage.option", "rt.builder()"),
+        "a cache of nothing": (lambda: t.PlanCache(5), "usage.option", "PlanCache(Runtime"),
+        "no recording": (lambda: t.PlanCache(rt).compile(5), "usage.option", "of a builder"),
+        "a key of a list": (
+            lambda: t.PlanCache(rt).compile(small, key=[1]), "usage.option", "a tuple"),
+        "more memory than there is": (
+            lambda: rt.buffer("f32", (1 << 50,)), "run.memory", "close other programs"),
+        "a dtype of NumPy": (
+            lambda: rt.buffer(np.float32, (2,)), "usage.dtype", "write 'f32'"),
+        "a dtype that is a list": (lambda: rt.buffer(["f32"], (2,)), "usage.dtype", "f32"),
+        "one bucket": (lambda: t.Buckets(5), "usage.buckets", "Buckets([64, 256])"),
+        "a seed of text": (lambda: t.Stream("a"), "usage.option", "an integer"),
+        "half a step": (lambda: t.Stream(1).draw(0.5), "usage.option", "an integer"),
         "a rule": (lambda: fresh(hold=["fast"]), "usage.hold", "the rules are"),
         "hold": (lambda: fresh(hold=3), "usage.option", "hold=("),
         "naive": (lambda: fresh(naive="yes"), "usage.option", "True or False"),
         "in flight": (lambda: fresh(max_in_flight=0), "usage.option", "from 1"),
         "in flight too": (lambda: fresh(max_in_flight=1.5), "usage.option", "from 1"),
+    }  # fmt: skip
+    for name, (call, code, remedy) in calls.items():
+        error = refused(call)
+        assert error.code == code and remedy in error.remedy, (name, error)
+        assert error.place.startswith(__file__), (name, error)
+
+
+def test_wrong_calls_of_plans_and_buffers(plan):
+    """Each: the code, and a word of the remedy."""
+    rt = runtime()
+    calls: dict[str, tuple[Callable[[], object], str, str]] = {
         "bindings": (lambda: plan.run([1, 2]), "run.kind", "plan.submit(x=xs)"),
+        "arrays by place": (
+            lambda: plan.run(np.ones(3), np.ones(3)), "run.kind", "plan.submit({'x': xs}): x, h"),
+        "submitted by place": (
+            lambda: plan.submit({}, {}).wait(), "run.kind", "plan.submit(x=xs)"),
         "repack": (lambda: plan.repack("nothing"), "run.extra", "it has: x, h"),
         "a buffer's dtype": (lambda: rt.buffer("f99", (2,)), "usage.dtype", "f32"),
         "a buffer's shape": (lambda: rt.buffer("f32", (0, 2)), "usage.shape", "positive"),
@@ -264,6 +301,24 @@ def test_arrays_that_are_prepared_outside_of_plans():
         "too large": (lambda: t.quantize_int8(np.full((1, 32), 1e9)), "usage.weights", "scale"),
         "nan": (lambda: t.quantize_int8(nan), "usage.weights", "finite"),
         "nan in 4 bits": (lambda: t.quantize_int4(nan), "usage.weights", "finite"),
+        "ragged rows": (
+            lambda: t.quantize_int8([[1.0], [1, 2]]), "usage.weights", "an array of finite"),
+        "pages of no dtype": (lambda: t.to_pages(pages, "pages/k", "f99"), "usage.layout", "q8_0"),
+        "pages of a narrow head": (
+            lambda: t.to_pages(pages, "pages/k", "q8_0"), "usage.layout", "multiple of 32"),
+        "nothing in pages": (lambda: t.to_pages(None, "pages/k", "q8_0"), "usage.layout", "array"),
+        "no bytes": (
+            lambda: t.from_pages(pages, "pages/k", "q8_0"), "usage.layout", "width / 32 * 34"),
+        "angles of half a position": (lambda: t.rope_table(2.5, 8), "usage.rope", "from 1"),
+        "angles of nothing": (lambda: t.rope_table(-1, 8), "usage.rope", "from 1"),
+        "a base of text": (lambda: t.rope_table(2, 8, base="a"), "usage.rope", "a float"),
+        "a base of 0": (lambda: t.rope_table(2, 8, base=0), "usage.rope", "above 0"),
+        "factors of text": (lambda: t.rope_table(2, 8, factors="a"), "usage.rope", "4 positive"),
+        "both that rope_factors gives": (
+            lambda: t.rope_table(2, 8, factors=t.rope_factors("linear", 8, factor=2.0)),
+            "usage.rope", "magnitude=magnitude"),
+        "no factor": (
+            lambda: t.rope_factors("yarn", 8, factor=None), "usage.rope", "a float"),
         "text": (lambda: t.quantize_int4("w"), "usage.weights", "finite"),
         "rows": (lambda: t.to_pages(pages, "rows"), "usage.layout", "pages/k"),
         "no layout": (lambda: t.from_pages(pages, "pages/q"), "usage.layout", "pages/k"),
@@ -327,3 +382,15 @@ def test_submissions_in_flight_share_only_what_none_writes():
 def test_a_policy_says_which_option():
     error = refused(t.SamplingOptions(top_p=2.0).validate)
     assert isinstance(error, UsageError) and error.place == "top_p" and "up to 1" in error.remedy
+    for name in ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency"):
+        for value in ("hot", None, True):
+            error = refused(t.SamplingOptions(**{name: value}).validate)
+            assert isinstance(error, UsageError) and error.place == name and error.remedy
+    error = refused(lambda: t.SamplingOptions(temperature=1.0).scalars("", "a", 5))  # type: ignore
+    assert error.code == "usage.option" and error.place == "n" and "min(" in error.remedy
+    t.SamplingOptions(temperature=np.float32(0.5), top_k=np.int64(3)).validate()
+
+
+def test_numbers_of_numpy_count_pages():
+    assert t.BlockPool(np.int64(4)).grow(None, np.int64(65)) == [0, 1]
+    assert t.Stream(np.uint64(7)).draw(np.int64(3)) == t.Stream(7).draw(3)

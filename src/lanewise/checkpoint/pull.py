@@ -74,6 +74,7 @@ def pull(name: str, offline: bool | None = None, progress: Progress | None = Non
 
 def _refuse(name: str) -> ModelName:
     """UsageError "usage.model", which says more of a path than that it is no name."""
+    name = str(name)
     if "\0" not in name and os.path.lexists(name):
         raise UsageError(
             "usage.model",

@@ -295,6 +295,13 @@ def _whole(x: Any, span: int) -> Any:
     return x
 
 
+def _quantised(dtype: str) -> bool:
+    """Is it the cache of 8 bits?  All others say nothing: an array has its own dtype."""
+    if dtype not in ("", "q8_0", "f32", "f16", "bf16"):
+        raise _unfit(f"dtype is {dtype!r}", "\"q8_0\" of a cache of 8 bits, else none")
+    return dtype == "q8_0"
+
+
 def _unfit(what: str, remedy: str) -> UsageError:
     return UsageError("usage.layout", what, place=call_site(), remedy=remedy)
 
@@ -303,9 +310,11 @@ def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
     """A logical state [..., P*64, H, D] as attention's buffers hold it; `layout` is the port's
     ("pages/k" or "pages/v", "pages/k/16" for pages of 16).  ``dtype="q8_0"``: f32 values are
     rounded to what a cache of 8 bits holds, uint8 [..., P*64, H, D / 32 * 34]."""
-    if dtype == "q8_0":
-        return _q8_0_pages(*caches.encode(np.asarray(value, np.float32)), layout)
     span = _span(layout)
+    if _quantised(dtype):
+        if _whole(value, span).shape[-1] % 32:
+            raise _unfit(f"a cache of 8 bits of {value.shape}", "a width that is a multiple of 32")
+        return _q8_0_pages(*caches.encode(np.asarray(value, np.float32)), layout)
     *lead, positions, heads, d = _whole(value, span).shape
     n = len(lead) + 1
     paged = value.reshape(*lead, positions // span, span, heads, d)
@@ -318,9 +327,12 @@ def to_pages(value: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
 def from_pages(raw: Any, layout: str, dtype: str = "") -> np.ndarray[Any, Any]:
     """The inverse of `to_pages`: a buffer as the logical [..., P*64, H, D], a q8_0 one as f32.
     Both raise UsageError ``usage.layout``."""
-    if dtype == "q8_0":
-        return _q8_0_values(raw, layout)
     span = _span(layout)
+    if _quantised(dtype):
+        if _whole(raw, span).shape[-1] % 34 or raw.dtype != np.uint8:
+            raise _unfit(f"a cache of 8 bits is no {raw.dtype} {raw.shape}", "the buffer that was "
+                         "bound: uint8 [..., positions, heads, width / 32 * 34]")  # fmt: skip
+        return _q8_0_values(raw, layout)
     *lead, positions, heads, d = _whole(raw, span).shape
     n = len(lead) + 1
     keys = layout.startswith("pages/k")

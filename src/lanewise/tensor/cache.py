@@ -15,6 +15,7 @@ from lanewise.errors import RunError, UsageError, call_site
 from lanewise.runtime.pool import on_fork
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.builder import Builder
+from lanewise.tensor.handles import short
 from lanewise.tensor.plan import Plan
 from lanewise.tensor.runtime import Runtime
 
@@ -27,6 +28,8 @@ class PlanCache(Closing):
     """
 
     def __init__(self, runtime: Runtime) -> None:
+        if not isinstance(runtime, Runtime):
+            raise _option(f"runtime is {short(runtime)}", 'a runtime: PlanCache(Runtime("cpu"))')
         self._runtime = runtime
         self._plans: dict[Any, Plan] = {}
         self._compiling: dict[Any, Future[Plan]] = {}
@@ -49,6 +52,8 @@ class PlanCache(Closing):
         with one a hit costs a look-up.  Options as `Runtime.compile`; all but the label are part
         of the key.  A recording that is refused is not kept.
         """
+        if not callable(record):
+            raise _option(f"record is {short(record)}", "a function of a builder")
         chosen = self._runtime.options(**options)
         builder: Builder | None = None
         if key is None:
@@ -56,6 +61,8 @@ class PlanCache(Closing):
             whole: Any = (str(builder.identity()), self._runtime.description, chosen)
         else:
             whole = ("key", key, self._runtime.description, chosen)
+            if not _hashable(key):
+                raise _option(f"key is {short(key)}, which has no hash", "a tuple, or a string")
         with self._lock:
             if self._closed:
                 raise self._was_closed()
@@ -114,6 +121,18 @@ class PlanCache(Closing):
             self._closed = True
 
 
+def _hashable(key: object) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+def _option(what: str, remedy: str) -> UsageError:
+    return UsageError("usage.option", what, place=call_site(), remedy=remedy)
+
+
 class Buckets:
     """A sorted set of lengths to compile for; immutable.
 
@@ -123,7 +142,10 @@ class Buckets:
     __slots__ = ("_sizes",)
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        given = [plain(s) for s in sizes]
+        try:
+            given = [plain(s) for s in sizes]
+        except TypeError:
+            raise _buckets(f"sizes is {sizes!r}", "a list of sizes: Buckets([64, 256])") from None
         wrong = [s for s in given if not isinstance(s, int) or isinstance(s, bool) or s <= 0]
         twice = sorted({s for s in given if given.count(s) > 1} - set(wrong))
         if not given:
@@ -167,6 +189,7 @@ class BlockPool(OfThisProcess):
     """
 
     def __init__(self, blocks: int, positions: int = 64) -> None:
+        blocks, positions = plain(blocks), plain(positions)
         for name, value in (("blocks", blocks), ("positions", positions)):
             if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
                 raise _pool(f"{name} is {value!r}", "a positive integer")
@@ -191,7 +214,7 @@ class BlockPool(OfThisProcess):
         Raises RunError ``run.pool_empty`` (nothing is taken), UsageError ``usage.pool`` for pages
         that are not held, or a count that is negative.
         """
-        held = _pages(pages)
+        held, n = _pages(pages), plain(n)
         if type(n) is not int or n < 0:
             raise _pool(f"{n!r} positions", "an integer from 0")
         with self._lock:

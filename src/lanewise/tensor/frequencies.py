@@ -35,6 +35,8 @@ def rope_factors(
     `rope_table`, or multiply attention's scale by its square.  Raises UsageError ``usage.rope``.
     """
     half = _half(rotary_dim)
+    for value in (factor, base, original, low, high, fast, slow):
+        _number(value)
     sound = all(math.isfinite(v) for v in (factor, base, low, high, fast, slow))
     if kind not in KINDS:
         raise _bad(f"kind is {kind!r}", f"one of: {', '.join(KINDS)}")
@@ -69,15 +71,32 @@ def rope_table(
     times ``magnitude``; ``factors`` [rotary_dim / 2] as `rope_factors` gives them, or a
     checkpoint.  Raises UsageError ``usage.rope``."""
     half = _half(rotary_dim)
+    if not isinstance(positions, int | np.integer) or isinstance(positions, bool) or positions < 1:
+        raise _bad(f"positions is {positions!r}", "how many: an integer from 1")
+    if not _number(base) > 0 or not math.isfinite(_number(magnitude)):
+        raise _bad(f"base is {base!r}, magnitude {magnitude!r}", "a base above 0, a finite "
+                   "magnitude")  # fmt: skip
     frequency = base ** (-2.0 * np.arange(half) / rotary_dim)
     if factors is not None:
-        divisors = np.asarray(factors, np.float64)
+        if isinstance(factors, tuple) and len(factors) == 2:
+            raise _bad("factors is a pair", "factors, magnitude = rope_factors(...), and "
+                       "rope_table(..., factors=factors, magnitude=magnitude)")  # fmt: skip
+        try:
+            divisors = np.asarray(factors, np.float64)
+        except (TypeError, ValueError):
+            raise _bad(f"factors is {factors!r}", f"{half} positive numbers") from None
         if divisors.shape != (half,) or not (divisors > 0).all():
             raise _bad(f"factors of shape {divisors.shape}", f"{half} positive numbers")
         frequency = frequency / divisors
     angles = np.arange(positions)[:, None] * frequency
     table = np.concatenate([np.cos(angles), np.sin(angles)], 1) * magnitude
     return table.astype(np.float32)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise _bad(f"a number is {value!r}", "an integer or a float")
+    return float(value)
 
 
 def _half(rotary_dim: int) -> int:

@@ -183,7 +183,9 @@ class Plan(Closing):
 
     # -- running ----------------------------------------------------------------------------------
 
-    def submit(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> Fence:
+    def submit(
+        self, bindings: Mapping[str, Any] | None = None, /, *arrays: Any, **more: Any
+    ) -> Fence:
         """Start a run and return at once.
 
         Ports take arrays (or DLPack objects, buffers, `Runtime.buffer`), scalars numbers, by
@@ -194,7 +196,7 @@ class Plan(Closing):
         """
         fence = Fence()
         try:
-            instance, numbers = self._begin(bindings, more)
+            instance, numbers = self._begin(bindings, arrays, more)
         except LanewiseError as error:
             fence.finish(placed(error, call_site()))
             return fence
@@ -207,10 +209,12 @@ class Plan(Closing):
             instance.claimed = False
         return fence
 
-    def run(self, bindings: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def run(
+        self, bindings: Mapping[str, Any] | None = None, /, *arrays: Any, **more: Any
+    ) -> None:
         """Run on the caller's thread and return at the end; raises as `Fence.wait`."""
         try:
-            instance, numbers = self._begin(bindings, more)
+            instance, numbers = self._begin(bindings, arrays, more)
         except LanewiseError as refused:
             raise placed(refused, call_site()) from None
         try:
@@ -221,11 +225,15 @@ class Plan(Closing):
             raise error
 
     def _begin(
-        self, bindings: Mapping[str, Any] | None, more: Mapping[str, Any]
+        self, bindings: Mapping[str, Any] | None, arrays: tuple[Any, ...], more: Mapping[str, Any]
     ) -> tuple[Instance, dict[str, int | float]]:
-        if bindings is not None and not isinstance(bindings, Mapping):
-            raise RunError("run.kind", f"bindings is {type(bindings).__name__}, no mapping",
-                           remedy="plan.submit({'x': xs}), or plan.submit(x=xs)")  # fmt: skip
+        if arrays or (bindings is not None and not isinstance(bindings, Mapping)):
+            names = [*self._table.ports, *self._table.scalars]
+            raise RunError(
+                "run.kind", f"bindings is {type(bindings).__name__}, no mapping" if not arrays else
+                f"{len(arrays) + 1} arrays are given by place", remedy="everything is bound by "
+                f"name, plan.submit(x=xs) or plan.submit({{'x': xs}}): {', '.join(names)}",
+            )  # fmt: skip
         instance = None
         try:
             with self._lock:

@@ -167,7 +167,10 @@ def quantize_int8(w: Any) -> np.ndarray[Any, Any]:
 
 def _numbers(op: str, w: Any) -> np.ndarray[Any, Any]:
     """An array of finite real numbers."""
-    found = np.asarray(w)
+    try:
+        found = np.asarray(w)
+    except ValueError:
+        raise _unfit(f"{op}: w has rows of several lengths", "an array of finite floats") from None
     kind = found.dtype.kind in "fiu" or extension(found.dtype)
     if not kind or not found.size or not np.isfinite(found.astype(np.float64)).all():
         raise _unfit(f"{op}: w holds what is no finite number", "an array of finite floats")

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from lanewise.closing import Closing
 from lanewise.dtypes import dtype
 from lanewise.errors import LanewiseError, RunError, UsageError, call_site, placed
+from lanewise.runtime.memory import require
 from lanewise.runtime.pool import check_threads, on_fork
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.binding import Buffer, aligned
 from lanewise.tensor.builder import Builder
-from lanewise.tensor.handles import PortDesc
+from lanewise.tensor.handles import PortDesc, short
 from lanewise.tensor.plan import Plan, Recorded
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Runtime(Closing):
                              remedy=f"one of: {', '.join(TARGETS)}")  # fmt: skip
         if threads is not None:
             _check_threads(threads)
+        if not isinstance(strict, bool):
+            raise _option(f"strict is {strict!r}", "True or False")
         self.target = target
         self.threads = threads
         self.strict = strict
@@ -60,13 +63,15 @@ class Runtime(Closing):
         self._plans = weakref.WeakSet(self._plans)
 
     def builder(self, name: str = "graph") -> Builder:
-        """A new recording.  Raises RunError ``run.closed``."""
+        """A new recording.  Raises RunError ``run.closed``, UsageError ``usage.option``."""
         self._open()
+        if not isinstance(name, str):
+            raise _option(f"a builder's name is {name!r}", "a string")
         return Builder(self, name)
 
     def buffer(self, kind: Any, shape: tuple[int, ...]) -> Buffer:
         """Zeroed 64-aligned memory of a dtype and shape; binds as an array does.  Raises
-        UsageError ``usage.dtype``, ``usage.shape``."""
+        UsageError ``usage.dtype``, ``usage.shape``, RunError ``run.memory``."""
         self._open()
         try:
             numpy = dtype(kind).numpy
@@ -77,6 +82,10 @@ class Runtime(Closing):
             raise UsageError("usage.shape", f"a buffer of shape {shape!r}", place=call_site(),
                              remedy="a tuple of positive integers")  # fmt: skip
         shape, count = dims, math.prod(dims)
+        try:
+            require(count * numpy.itemsize, "a buffer")
+        except LanewiseError as error:
+            raise placed(error, call_site()) from None
         return Buffer(aligned(count * numpy.itemsize).view(numpy).reshape(shape))
 
     def _open(self) -> None:
@@ -105,6 +114,10 @@ class Runtime(Closing):
         Raises every refusal of the recording, UsageError ``usage.*``, PlanError, BuildError.
         """
         self._open()
+        if not isinstance(builder, Builder):
+            raise _option(f"what is compiled is {short(builder)}", "a builder: rt.builder()")
+        if not isinstance(label, str):
+            raise _option(f"label is {label!r}", "a string, said in errors")
         options, count = self.options(
             activations=activations, hold=hold, naive=naive, max_in_flight=max_in_flight
         )
@@ -128,22 +141,20 @@ class Runtime(Closing):
         from lanewise.fuse.numerics import ACTIVATIONS
         from lanewise.pipeline import Options, parse_hold
 
-        def bad(what: str, remedy: str) -> UsageError:
-            return UsageError("usage.option", what, place=call_site(), remedy=remedy)
-
         if activations not in ACTIVATIONS:
             raise UsageError(
                 "usage.activations", f"activations is {activations!r}", place=call_site(),
                 remedy=f"one of: {', '.join(ACTIVATIONS)}",
             )  # fmt: skip
         if not isinstance(naive, bool):
-            raise bad(f"naive is {naive!r}", "True or False")
+            raise _option(f"naive is {naive!r}", "True or False")
         if type(max_in_flight) is not int or max_in_flight < 1:
-            raise bad(f"max_in_flight is {max_in_flight!r}", "an integer from 1")
+            raise _option(f"max_in_flight is {max_in_flight!r}", "an integer from 1")
         try:
             held = parse_hold(hold)
         except TypeError:
-            raise bad(f"hold is {hold!r}", "names of rules: hold=('elementwise_chain',)") from None
+            raise _option(f"hold is {hold!r}",
+                          "names of rules: hold=('elementwise_chain',)") from None  # fmt: skip
         except LanewiseError as error:
             raise placed(error, call_site()) from None
         return Options(activations, held, naive), max_in_flight
@@ -198,8 +209,14 @@ class Runtime(Closing):
             self._closed = True
 
 
+def _option(what: str, remedy: str) -> UsageError:
+    return UsageError("usage.option", what, place=call_site(), remedy=remedy)
+
+
 def _check_threads(threads: int) -> None:
     try:
+        if not isinstance(threads, int) or isinstance(threads, bool):
+            raise TypeError
         check_threads(threads)
     except LanewiseError as error:
         raise placed(error, call_site()) from None

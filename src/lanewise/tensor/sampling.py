@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from lanewise.errors import LanewiseError, UsageError, collect
 from lanewise.runtime.stream import MIN_TEMPERATURE
-from lanewise.tensor.arguments import builder_of, checked
+from lanewise.tensor.arguments import builder_of, checked, plain
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
 
@@ -71,8 +73,13 @@ def sample_categorical(weights: Tensor, draws: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """One sequence's policy; the default is greedy.  temperature 0 = argmax; top_k 0, top_p 0,
-    min_p 0, repetition 0 or 1, presence 0 and frequency 0 are off."""
+    """One sequence's policy; the default is greedy.
+
+    temperature 0 is argmax.  top_k: the most likely so many, 0 is off.  top_p: the fewest tokens
+    that have so much of the probability; 0 is off, and 1 drops only what is too unlikely to add to
+    the sum.  min_p: tokens of so much of the likeliest's probability, 0 is
+    off.  repetition 0 or 1, presence 0 and frequency 0 are off.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
@@ -96,6 +103,12 @@ class SamplingOptions:
         """Raise UsageError ``usage.option`` for every number that is out of range: none is
         clamped."""
         errors: list[LanewiseError] = []
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+                errors.append(UsageError("usage.option", f"{name} is {value!r}", place=name,
+                                         remedy=f"give {name} a number"))  # fmt: skip
+        collect(errors)
 
         def want(name: str, good: bool, range: str) -> None:
             if not good:
@@ -106,7 +119,7 @@ class SamplingOptions:
         t = self.temperature
         want("temperature", t == 0 or MIN_TEMPERATURE <= t < math.inf,
              "0 (the most likely token) or at least 0.001")
-        whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+        whole = isinstance(self.top_k, int | np.integer)
         want("top_k", whole and self.top_k >= 0, "0 (off) or more")
         want("top_p", 0 <= self.top_p <= 1, "above 0, up to 1; 0 is off")
         want("min_p", 0 <= self.min_p <= 1, "0 (off) to 1")
@@ -118,7 +131,7 @@ class SamplingOptions:
     def scalars(self, prefix: str, n: int, capacity: int) -> dict[str, int | float]:
         """What a step binds; n: how much of the history is filled.  Raises UsageError
         ``usage.option`` for n beyond the capacity."""
-        if not 0 <= n <= capacity:
+        if type(plain(n)) is not int or not 0 <= n <= capacity:
             raise UsageError("usage.option", f"n is {n}, the history holds {capacity}", place="n",
                              remedy="min(tokens so far, capacity)")  # fmt: skip
         values: dict[str, int | float] = {}
