@@ -255,7 +255,7 @@ DECLARATIONS = {
         lambda b: b.input("x", "f99", (4,)), "dtype", "'f99'", "bf16",
         lambda b: out(b, t.abs(b.input("x", "bf16", (4,))))),
     "a state of 8 bits": Row(
-        lambda b: b.state("s", t.f8_e5m2, (4, 8)), "dtype", "'f8_e5m2'", "f32, f16, bf16, u32",
+        lambda b: b.state("s", t.f8_e5m2, (4, 8)), "dtype", "'f8_e5m2', which no state", "f32, f16",
         lambda b: out(b, t.read_state(b.state("s", t.bf16, (4, 8))))),
     "f64": Row(
         lambda b: b.input("x", "f64", (4,)), "dtype", "'f64'", "f32",

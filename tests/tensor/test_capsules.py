@@ -238,3 +238,7 @@ def test_a_plan_reads_and_writes_them(name: str) -> None:
         with pytest.raises(RunError, match=f"is {np.dtype(KINDS[other][0]).name}") as caught:
             plan.run(x=Foreign(other), wide=wide, twice=twice)
         assert caught.value.code == "run.dtype"
+    with compile(lambda b: b.output("y", t.neg(b.input("x", t.f32, (3, 4))))) as plan:
+        with pytest.raises(RunError, match=f"is {np.dtype(KINDS[name][0]).name}, it") as caught:
+            plan.run(x=Foreign(name), y=wide)
+        assert caught.value.code == "run.dtype"

@@ -107,7 +107,8 @@ class Builder(OfThisProcess):
             own = f"write {o!r}; " if (o := known_as(name)) in kinds else ""
             if name in BLOCKS:
                 own = "formats are for b.weight, and caches of q8_0; "
-            self.refuse("dtype", f"{what} has dtype {name!r}",
+            why = ", which no state holds" if name in SMALL else ""
+            self.refuse("dtype", f"{what} has dtype {name!r}{why}",
                         f"{own}one of {', '.join(kinds)}{', or a format' if formats else ''}")
             return None
         if isinstance(shape, int | np.integer):

@@ -86,6 +86,11 @@ def from_dlpack(value: Any, extension: bool = False) -> Array:
         return np.from_dlpack(value, copy=False)
     except TypeError:  # a producer of before the argument
         return np.from_dlpack(value)
+    except RuntimeError:  # a dtype of ours that is not the port's is told by its name
+        found = None if extension else _extension(value)
+        if found is None:
+            raise
+        return found
 
 
 def _extension(value: Any) -> Array | None:

@@ -160,13 +160,14 @@ template <class F> struct LwPlain8 {
   static constexpr bool BRAIN = false;
   LW_INLINE_MEMBER int64_t panel(int64_t k) { return lw_align64(k * 16); }
   LW_INLINE_MEMBER float one(const uint8_t* p) { return lw_f8_to_f32<F>(*p); }
+  // By binary16: e5m2 is its upper half; e4m3 in its bits is 2^-8 of what it says, but for NaN.
   LW_INLINE_MEMBER lw_f32 at(const uint8_t* panel, int64_t k) {
-    const lw_u32 h = __builtin_convertvector(*(const lw_u8_at*)(panel + k * 16), lw_u32);
-    const lw_u32 m = h & 0x7fu, small = (lw_u32)(m < (1u << F::M));
-    const lw_u32 tiny = (lw_u32)(lw_float((lw_i32)m) * lw_f32_of_bits(F::LEAST));
-    const lw_u32 special = (lw_u32)(m >= F::INF) & (F::INF == 0x7c ? 0x7f800000u : 0x7fc00000u);
-    lw_u32 bits = (tiny & small) | (((m << F::SHIFT) + F::REBIAS) & ~small) | special;
-    return (lw_f32)(bits | (h & 0x80u) << 24);
+    const lw_u16 h = __builtin_convertvector(*(const lw_u8_at*)(panel + k * 16), lw_u16);
+    const lw_u16 m = h & 0x7fu, half = (m << (F::M == 2 ? 8 : 7)) | (h & 0x80u) << 8;
+    const lw_f32 v = lw_half(&half);
+    if constexpr (F::M == 2) return v;
+    const lw_u32 nan = (lw_u32)__builtin_convertvector((lw_i16)(m == 0x7fu), lw_i32);
+    return (lw_f32)((lw_u32)(v * 256.0f) | (nan & 0x7fc00000u));
   }
 };
 
