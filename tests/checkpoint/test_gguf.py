@@ -301,3 +301,39 @@ def test_the_demo_model(smollm2_path):
             with np.errstate(all="ignore"):
                 decoded = gguf.quants.dequantize(want.data, want.tensor_type)
             np.testing.assert_array_equal(got, decoded.reshape(got.shape))
+
+
+def test_a_file_that_is_cut_while_it_is_open(tmp_path):
+    """Metadata and digest are refused; a map would end the process (the test with it)."""
+    path = tmp_path / "cut.gguf"
+    gb.sound_file(path)
+    with open_checkpoint(path) as model:
+        tokens = model.metadata.strings("tokenizer.ggml.tokens")
+        os.truncate(path, 30)
+        for read in (
+            lambda: model.metadata.strings("tokenizer.ggml.tokens"),
+            lambda: model.metadata["tokenizer.ggml.token_type"],
+            lambda: model.metadata.string("general.architecture"),
+            lambda: model.digest,
+        ):
+            error = refusal(read)
+            assert error.code == "checkpoint.truncated" and error.remedy
+        assert list(tokens) == gb.TOKENS  # what was given out stays
+    assert refusal(lambda: model.metadata["general.architecture"]).code == "checkpoint.closed"
+
+
+def test_no_file_is_left_open(tmp_path):
+    path = tmp_path / "model.gguf"
+    gb.sound_file(path)
+    first = os.open(path, os.O_RDONLY)
+    os.close(first)
+    for close in (True, False):
+        model = open_checkpoint(path)
+        assert len(model.metadata["tokenizer.ggml.tokens"]) == len(gb.TOKENS)
+        if close:
+            model.close()
+        del model
+        gc.collect()
+        again = os.open(path, os.O_RDONLY)
+        os.close(again)
+        assert again == first

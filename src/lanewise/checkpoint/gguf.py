@@ -24,6 +24,7 @@ from lanewise.errors import CheckpointError
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _MOST_FILES = 1024
+_STEP = 1 << 20  # bytes of the header hashed at a time
 _SAMPLES, _SAMPLE = 16, 4096  # pieces of the data in the digest, and bytes of each
 
 
@@ -116,11 +117,11 @@ class Gguf(Closing):
             sha = hashlib.sha256()
             for file in self._files:
                 sha.update(struct.pack("<QQQ", file.data_at, file.size, file.changed))
-                sha.update(file.bytes[: file.data_at].data)
+                for at in range(0, file.data_at, _STEP):
+                    sha.update(file.read(at, min(_STEP, file.data_at - at), "the header"))
                 last = max(file.data_at, file.size - _SAMPLE)
-                for at in np.linspace(file.data_at, last, _SAMPLES).astype(np.int64):
-                    sha.update(file.bytes[at : at + _SAMPLE].data)
-                file.let_go()
+                for at in np.linspace(file.data_at, last, _SAMPLES).astype(np.int64).tolist():
+                    sha.update(file.read(at, min(_SAMPLE, file.size - at), "the data"))
             self._digest = sha.hexdigest()
         return self._digest
 

@@ -21,6 +21,8 @@ import mmap
 import os
 import stat
 import struct
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.checkpoint import strings
+from lanewise.checkpoint.sidecar import fill
 from lanewise.checkpoint.source import Entry, TensorInfo
 from lanewise.errors import CheckpointError
 from lanewise.quant.format import REMOVED, by_gguf_id
@@ -61,7 +64,10 @@ class GgufFile:
         self.number = number
         self.entries: dict[str, Entry] = {}
         self.tensors: dict[str, TensorInfo] = {}
-        self._map, self.size, self.changed = _mapped(path)
+        fd, self._map, self.size, self.changed = _mapped(path)
+        self._fd = fd
+        self._lock = threading.Lock()  # a closed file's number may be another's
+        self._close = weakref.finalize(self, os.close, fd)
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._view = memoryview(self._map)
         self._at = 0
@@ -103,10 +109,28 @@ class GgufFile:
         if self.closed:
             raise self.refuse("closed", "the checkpoint was closed", "keep it open while in use")
 
+    def read(self, at: int, nbytes: int, what: str) -> bytearray:
+        """Bytes of the file, copied.  Once the header was parsed, all but tensors is read so: a
+        page of a map that the file does not reach any more would end the process.
+
+        Raises ``checkpoint.closed``, ``checkpoint.truncated``, ``checkpoint.unreadable``."""
+        out = bytearray(nbytes)
+        with self._lock:
+            self.check_open()
+            try:
+                fill(self._fd, memoryview(out), at)
+            except OSError as error:
+                cut = os.fstat(self._fd).st_size < at + nbytes
+                raise self.refuse(
+                    "truncated" if cut else "unreadable",
+                    f"{what} cannot be read: {error.strerror}",
+                    "replace a model's file by renaming another, and open it again",
+                ) from None
+        return out
+
     def _text(self, at: int, length: int, what: str) -> str:
-        self.check_open()
         try:
-            return self.bytes[at : at + length].tobytes().decode("utf-8")
+            return self.read(at, length, what).decode("utf-8")
         except UnicodeDecodeError as error:
             raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
 
@@ -202,10 +226,9 @@ class GgufFile:
         return Entry(name, count, lambda: self._numbers(at, count, name, what))
 
     def _numbers(self, at: int, count: int, kind: str, what: str) -> NDArray[Any]:
-        self.check_open()
-        found = np.frombuffer(self._map, _CODES[kind], count, at)
+        found = np.frombuffer(self.read(at, count * _STRUCTS[kind].size, what), _CODES[kind])
         if kind != "bool":
-            return found.copy()
+            return found
         if found.max(initial=0) > 1:
             raise self.refuse("type", f"{what} has a bool of {found.max()}")
         return found.astype(np.bool_)
@@ -226,15 +249,13 @@ class GgufFile:
         return Entry("string", count, lambda: self._texts(at, lengths, what))
 
     def _texts(self, at: int, lengths: NDArray[Any], what: str) -> Strings:
-        self.check_open()
-        positions = np.full(len(lengths) + 1, at, np.int64)
-        positions[1:] += np.cumsum(lengths + np.int64(8))
+        positions = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths + np.int64(8), out=positions[1:])
+        data = np.frombuffer(self.read(at, int(positions[-1]), what), np.uint8)
         try:
-            found = strings.decode(self.bytes, positions)
+            return strings.decode(data, positions)
         except UnicodeDecodeError as error:
             raise self.refuse("utf8", f"{what} is not UTF-8: {error.reason}") from None
-        self.let_go()
-        return found
 
     def _alignment(self) -> int:
         key = "general.alignment"
@@ -315,15 +336,17 @@ class GgufFile:
 
     def close(self) -> None:
         """Unmap, or leave that to the last array that was given out."""
-        self.closed = True
+        with self._lock:
+            self.closed = True
+            self._close()
         self._view.release()
         self.bytes = np.empty(0, np.uint8)
         with contextlib.suppress(BufferError):
             self._map.close()
 
 
-def _mapped(path: Path) -> tuple[mmap.mmap, int, int]:
-    """The file's map, size, and time of last change in ns."""
+def _mapped(path: Path) -> tuple[int, mmap.mmap, int, int]:
+    """The open file, its map, size, and time of last change in ns."""
 
     def refuse(code: str, what: str, remedy: str) -> CheckpointError:
         return CheckpointError(f"checkpoint.{code}", what, place=str(path), remedy=remedy)
@@ -335,16 +358,19 @@ def _mapped(path: Path) -> tuple[mmap.mmap, int, int]:
         raise refuse("missing", "no such file", "check the path") from None
     except (OSError, ValueError) as error:
         raise refuse("unreadable", f"cannot be opened: {error}", "check its permissions") from None
+    mapped = None
     try:
         state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
             raise refuse("unreadable", "not a regular file", "give the path of a .gguf file")
         if state.st_size == 0:
             raise refuse("truncated", "the file is empty", "fetch it again")
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ), state.st_size, state.st_mtime_ns
+        mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        return fd, mapped, state.st_size, state.st_mtime_ns
     except OSError as error:
         raise refuse(
             "unreadable", f"cannot be mapped: {error}", "copy it to a local disk"
         ) from None
     finally:
-        os.close(fd)
+        if mapped is None:
+            os.close(fd)

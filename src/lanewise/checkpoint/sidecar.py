@@ -154,7 +154,7 @@ class Sidecar(Closing, Mapping[str, Blob]):
         def read(task: tuple[str, memoryview, int, int]) -> None:
             name, view, at, checksum = task
             try:
-                _fill(self._fd, view, at)
+                fill(self._fd, view, at)
             except OSError as error:
                 raise self.damaged(name, f"cannot be read: {error}") from None
             if verify and _checksum(np.frombuffer(view, np.uint8)) != checksum:
@@ -216,7 +216,8 @@ def _each(tasks: list[Any], work: Callable[[Any], None], threads: int) -> None:
         raise failed[0]
 
 
-def _fill(fd: int, view: memoryview, at: int) -> None:
+def fill(fd: int, view: memoryview, at: int) -> None:
+    """Read a file from ``at`` on, as many bytes as ``view`` has; OSError where it ends before."""
     done = 0
     while done < len(view):
         if hasattr(os, "preadv"):
@@ -243,7 +244,7 @@ def _read_table(fd: int, size: int, key: str) -> dict[str, tuple[Blob, list[int]
     if length != size or at + nbytes != size or nbytes > _MOST_TABLE:
         return None
     text = bytearray(nbytes)
-    _fill(fd, memoryview(text), at)
+    fill(fd, memoryview(text), at)
     if zlib.crc32(text) != crc:
         return None
     table: dict[str, tuple[Blob, list[int]]] = {}
