@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from click.testing import CliRunner
 
+from lanewise.cli import app
 from tests.cli.conftest import ROOT
 
 BAD = [  # arguments, what the message must hold
@@ -145,3 +147,29 @@ def test_one_limit_of_threads(monkeypatch):
             refused()
         assert str(most) in str(caught.value)
         monkeypatch.setenv("LANEWISE_THREADS", "1")
+
+
+WRONG = {  # what is given as MODEL -> code, a word of the message
+    "folder": ("checkpoint.folder", "folder"),
+    "missing.gguf": ("checkpoint.missing", "no such file"),
+    "empty.gguf": ("checkpoint.truncated", "empty"),
+    "text.txt": ("checkpoint.magic", "not a GGUF file"),
+}
+ASKS = (["run", "", "hi"], ["chat", ""], ["inspect", ""], ["plan", ""], ["bench", ""],
+        ["perplexity", "", "-"])  # fmt: skip
+
+
+@pytest.mark.parametrize("args", ASKS, ids=lambda args: args[0])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_path_for_a_model(tmp_path, args, name):
+    """Every command says the same of it: one error with code, place and remedy."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.gguf").touch()
+    (tmp_path / "text.txt").write_text("hello")
+    path, (code, word) = str(tmp_path / name), WRONG[name]
+    given = [path if arg == "" else arg for arg in args]
+    result = CliRunner().invoke(app, given, input="some text", prog_name="lanewise")
+    assert result.exit_code == 1 and result.stdout == ""
+    first, remedy = result.stderr.splitlines()
+    assert first.startswith(f"error[{code}]: {path}: ") and word in first
+    assert remedy.startswith("  remedy: ") and len(remedy) > 15

@@ -93,9 +93,9 @@ def resolve(
     `CheckpointError` ``checkpoint.missing`` (no such file), ``checkpoint.folder`` (a folder), and
     what `pull.pull` raises.
     """
-    from lanewise.checkpoint import pull
-
     if isinstance(model, str) and model in MODELS:
+        from lanewise.checkpoint import pull
+
         return pull.pull(model, offline=offline, progress=progress)
     text = os.fspath(model) if isinstance(model, str | os.PathLike) else None
     if not isinstance(text, str):
