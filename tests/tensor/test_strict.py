@@ -91,6 +91,19 @@ def turned(b: t.Builder) -> None:
                          table=x(b, "table", 9, 4)))  # fmt: skip
 
 
+def sampled(b: t.Builder) -> None:
+    b.output("y", t.sample_rows(
+        x(b, "logits", 2, 3), x(b, "t", 2), u(b, "top_k", 2), x(b, "top_p", 2), x(b, "min_p", 2),
+        x(b, "draws", 2),
+    ))  # fmt: skip
+
+
+def policy(b: t.Builder) -> None:
+    options = t.SamplingOptions(temperature=0.5, top_k=2)
+    t.declare_sampling_scalars(b, options)
+    b.output("y", t.sample(x(b, "logits", 2, 3), options, draws=x(b, "draws", 2))[0])
+
+
 def floats(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
@@ -101,6 +114,14 @@ CASES: list[tuple[Callable[[t.Builder], None], str, np.ndarray, np.ndarray, str]
     (scatter, "ids", u32(0, ABSENT, 4), u32(0, 4, 5), r"\[2\] is 5: an id below 5"),
     (draw, "draws", floats(0, 0.5, 0.9), floats(0, 1, 0), r"\[1\] is 1.0: a draw below 1"),
     (draw, "draws", floats(0, 0.5, 0.9), floats(0, np.nan, 0), r"\[1\] is nan"),
+    (draw, "w", np.ones((3, 2), np.float32), floats(0, 1, np.nan, 1, -1, 0).reshape(3, 2),
+     r"\[1, 0\] is nan: a weight below inf is wanted \(2 such\)"),
+    (sampled, "logits", floats(0, -np.inf, -3, 1, 2, 3).reshape(2, 3),
+     floats(0, np.nan, 0, 0, 0, np.inf).reshape(2, 3), r"\[0, 1\] is nan: a logit .* \(2 such\)"),
+    (sampled, "t", floats(0, 1), floats(0, np.nan), r"\[1\] is nan: a temperature"),
+    (sampled, "top_p", floats(1, 1), floats(1, np.nan), r"\[1\] is nan: a top_p"),
+    (policy, "logits", floats(0, -np.inf, -3, 1, 2, 3).reshape(2, 3),
+     floats(0, np.nan, 0, 0, 0, 0).reshape(2, 3), r"\[0, 1\] is nan: a logit below inf"),
     (decode, "lengths", u32(64, 0), u32(3, 65), r"\[1\] is 65: a length below 65"),
     (decode, "pages", u32(1, 0).reshape(2, 1), u32(0, 2).reshape(2, 1), r"\[1, 0\] is 2: a page"),
     (ragged, "extents", u32(1, 2), u32(2, 2), "sums to 4: rows in all are at most 3"),

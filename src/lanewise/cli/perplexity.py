@@ -133,7 +133,8 @@ def _score(
         part = ids[begin:end]
         losses = nll(lane.logits(part), part)[first - begin - 1 :]
         if not math.isfinite(float(losses.sum())):
-            raise RunError("run.not_finite", "a logit is not finite", place=f"window {i}")
+            raise RunError("run.not_finite", "a logit is not finite", place=f"window {i}",
+                           remedy="try --activations f32; else the checkpoint is damaged")
         total += float(losses.sum())
         squares += float((losses * losses).sum())
         tokens += len(losses)

@@ -82,19 +82,22 @@ def _count_fits(graph: Graph, scalar: Node, live: dict[str, int]) -> None:
         return
     count = live.setdefault(scalar.name, capacity)
     if not 0 <= count <= capacity:
-        raise GraphError("graph.binding", f"{scalar.name} is {count}, the capacity {capacity}")
+        raise GraphError("graph.binding", f"{scalar.name} is {count}, the capacity {capacity}",
+                         remedy=f"from 0 to {capacity} live rows")  # fmt: skip
 
 
 def _root_value(node: Node, values: Mapping[str, Any], live: Mapping[str, int]) -> Any:
     if node.name not in values:
-        raise GraphError("graph.binding", f"{node.op} {node.name!r} has no value")
+        raise GraphError("graph.binding", f"{node.op} {node.name!r} has no value",
+                         remedy=f"give a value of {node.types[0]}")  # fmt: skip
     value = values[node.name]
     try:
         type = value_type(value)
     except (KeyError, AttributeError):
         type = getattr(value, "dtype", None) or value.__class__.__name__
     if type != node.types[0]:
-        raise GraphError("graph.binding", f"{node.name!r} is {type}; it must be {node.types[0]}")
+        raise GraphError("graph.binding", f"{node.name!r} is {type}; it must be {node.types[0]}",
+                         remedy=f"give a value of {node.types[0]}")  # fmt: skip
     if node.op == "state":
         return value.copy()
     count = live.get(str(node.attributes.get("live", "")))

@@ -444,7 +444,7 @@ class Builder(OfThisProcess):
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def watch(self, x: Any, limit: int, what: str, other: Any = None, **more: Any) -> None:
+    def watch(self, x: Any, limit: float, what: str, other: Any = None, **more: Any) -> None:
         """Have `strict` look at a port's values: see `Check`; what no port holds goes unseen."""
         from lanewise.tensor.strict import Check
 

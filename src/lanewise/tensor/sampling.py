@@ -38,9 +38,13 @@ def sample_rows(
     draws: Tensor,
 ) -> Tensor:  # fmt: skip
     """One token u32 [O] per row of logits f32 [O, V], every option a tensor [O] (top_k u32):
-    one plan serves any mix.  temperature 0 is argmax; top_k 0, top_p 1, min_p 0 are off."""
+    one plan serves any mix.  temperature 0 is argmax; top_k 0, top_p 1, min_p 0 are off.  A row
+    with a NaN or +inf gives 0xFFFFFFFF, no token (`Runtime(strict=True)` refuses such a port)."""
     b = builder_of("sample_rows", logits)
     b.watch(draws, 1, "a draw")
+    numbers = {"a logit": logits, "a temperature": temperature, "a top_p": top_p, "a min_p": min_p}
+    for what, x in numbers.items():
+        b.watch(x, math.inf, what, signed=True)
     return b.op("sample_rows", (logits, temperature, top_k, top_p, min_p, draws))
 
 
@@ -67,6 +71,7 @@ def sample_categorical(weights: Tensor, draws: Tensor) -> Tensor:
     """Per row of weights f32 [R, V] the first index whose running sum exceeds draws[r] times the
     total: u32 [R].  Draws are clamped to [0, 1 - 2^-24]; a weight of 0 is never drawn."""
     b = builder_of("sample_categorical", weights, draws)
+    b.watch(weights, math.inf, "a weight")
     b.watch(draws, 1, "a draw")
     return b.op("sample_categorical", (weights, draws))
 
@@ -195,6 +200,7 @@ def sample(
         logits = b.op("penalise", (logits, counts, *numbers), as_="sample")
     if options.greedy or draws is None:
         return b.op("argmax", (logits,), names={"x": "logits"}), counts
+    b.watch(logits, math.inf, "a logit", signed=True)
     coldness = b.scalar_ref("sample", f"{prefix}inverse_temperature", "f32")
     logits = b.op("scale", (logits, coldness), strided=True, names={"x": "logits"})
     weights = b.op("softmax", (logits,), names={"x": "logits"})

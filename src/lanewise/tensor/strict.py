@@ -1,4 +1,5 @@
-"""What `Runtime(strict=True)` looks at before a submission: ids, pages, lengths, counts and draws.
+"""What `Runtime(strict=True)` looks at before a submission: ids, pages, lengths, counts, draws
+and what a token is drawn from.
 
 A kernel treats as absent what cannot be; here it is refused instead.  0xFFFFFFFF is absence on
 purpose where a row may have no place (`absent`).  Rows that a `live` scalar skips do not count.
@@ -22,15 +23,16 @@ ABSENT = 0xFFFFFFFF
 @dataclass(frozen=True, slots=True)
 class Check:
     """Device data of a port: every element below `limit`, or `whole`: their sum at most `limit`,
-    or `other`: each at most the element of another port."""
+    or `other`: each at most the element of another port; none below 0, unless `signed`."""
 
     port: str
-    limit: int
+    limit: float
     what: str
     whole: bool = False
     absent: bool = False
     other: str = ""
     live: str = ""
+    signed: bool = False
 
 
 def check_data(
@@ -58,7 +60,7 @@ def check_data(
 
 
 def _each(check: Check, array: Array, limit: Any) -> list[LanewiseError]:
-    good = (array >= 0) & (array < limit)
+    good = (array < limit) & (check.signed | (array >= 0))
     bad = np.argwhere(~(good | (array == ABSENT) if check.absent else good))
     if not len(bad):
         return []

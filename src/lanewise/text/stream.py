@@ -68,7 +68,8 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str] = ()) -> None:
         stops = [stops] if isinstance(stops, str) else list(dict.fromkeys(stops))
         if not all(isinstance(stop, str) and stop for stop in stops):
-            raise UsageError("usage.stop", "a stop string must be a string and not be empty")
+            raise UsageError("usage.stop", "a stop string must be a string and not be empty",
+                             remedy="leave it out, or name some text")  # fmt: skip
         self._stops = sorted(stops, key=len, reverse=True)  # of two that end at once, the longer
         self._borders = [_borders(stop) for stop in self._stops]
         self._matched = [0] * len(stops)

@@ -102,7 +102,8 @@ class Tokenizer:
                 ids += self._encode_plain(" " + piece if self._add_space else piece)
         begin = self.add_bos if add_bos is None else add_bos
         if begin and self.bos is None:
-            raise TextError("text.bos", "this vocabulary has no BOS token to begin with")
+            raise TextError("text.bos", "this vocabulary has no BOS token to begin with",
+                            remedy="leave add_bos out, or give False")  # fmt: skip
         if begin and not (add_bos is None and special and ids[:1] == [self.bos]):
             ids.insert(0, self.bos)  # type: ignore[arg-type]
         return ids
@@ -269,7 +270,8 @@ class _Finder:
 
 def _check_text(text: object) -> None:
     if not isinstance(text, str):
-        raise TextError("text.type", f"not a string but {type(text).__name__}")
+        raise TextError("text.type", f"not a string but {type(text).__name__}",
+                        remedy="give text: bytes are decoded by bytes.decode()")  # fmt: skip
     try:
         text.encode()
     except UnicodeEncodeError as error:
