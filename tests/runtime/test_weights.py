@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -246,22 +245,3 @@ def test_raw_sizes() -> None:
     assert raw_size(constant("q4_1")) == 40 * 2 * 20
     assert raw_size(constant("f16")) == 24 * 32 * 2
     assert raw_size(constant("gain", "raw")) == 200
-
-
-def test_pages_of_a_mapped_source_are_let_go(tmp_path: Path) -> None:
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-    path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * (64 << 12))
-    with path.open("rb") as f:
-        mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    raw = np.frombuffer(mapped, np.uint8)[100:-100]
-    total = int(raw.sum(dtype=np.int64))
-    before = resident()
-    weights.let_go(raw)
-    assert before - resident() > 50 << 20
-    assert int(raw.sum(dtype=np.int64)) == total
-    own = np.ones(1 << 20, np.uint8)
-    weights.let_go(own)  # memory that is no file's is left alone
-    assert own.all()

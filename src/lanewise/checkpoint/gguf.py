@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from lanewise.checkpoint.gguf_file import GgufFile
+from lanewise.checkpoint.gguf_file import GgufFile, Stored
 from lanewise.checkpoint.source import Metadata, TensorInfo
 from lanewise.closing import Closing
 from lanewise.errors import CheckpointError
@@ -130,6 +130,11 @@ class Gguf(Closing):
 
         Raises CheckpointError ``checkpoint.tensor`` if there is none, ``checkpoint.closed``.
         """
+        found = self.stored(name)
+        return found.file.bytes[found.info.offset : found.info.offset + found.nbytes]
+
+    def stored(self, name: str) -> Stored:
+        """The tensor's bytes, to be read in parts; raises as `raw`."""
         self._files[0].check_open()
         info = self._tensors.get(name)
         if info is None:
@@ -137,7 +142,7 @@ class Gguf(Closing):
                 "checkpoint.tensor", f"no tensor {name!r}", place=str(self._path),
                 remedy="the file holds another model or only a part of one",
             )  # fmt: skip
-        return self._files[info.file].bytes[info.offset : info.offset + info.nbytes]
+        return Stored(self._files[info.file], info)
 
     def close(self) -> None:
         """Let go of the files; arrays given out stay valid."""

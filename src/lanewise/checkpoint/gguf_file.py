@@ -23,6 +23,7 @@ import stat
 import struct
 import threading
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,23 @@ _CODES = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": 
 _STRUCTS = {kind: struct.Struct(code) for kind, code in _CODES.items()}
 _STRING, _ARRAY = 8, 9
 _AGAIN = "the file is damaged: fetch or convert it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor's bytes where they are in the file: read, not mapped, by any threads at once."""
+
+    file: GgufFile
+    info: TensorInfo
+
+    @property
+    def nbytes(self) -> int:
+        return self.info.nbytes
+
+    def read_into(self, at: int, out: NDArray[np.uint8]) -> None:
+        """Bytes from ``at`` on, as many as ``out`` has; raises as `GgufFile.read`."""
+        what = f"tensor {self.info.name!r}"
+        self.file.read_into(self.info.offset + at, out.data, what)
 
 
 class GgufFile:
@@ -117,16 +135,20 @@ class GgufFile:
         out = bytearray(nbytes)
         with self._lock:
             self.check_open()
-            try:
-                fill(self._fd, memoryview(out), at)
-            except OSError as error:
-                cut = os.fstat(self._fd).st_size < at + nbytes
-                raise self.refuse(
-                    "truncated" if cut else "unreadable",
-                    f"{what} cannot be read: {error.strerror}",
-                    "replace a model's file by renaming another, and open it again",
-                ) from None
+            self.read_into(at, memoryview(out), what)
         return out
+
+    def read_into(self, at: int, out: memoryview, what: str) -> None:
+        """As `read`, of a file that nobody closes meanwhile; any threads at once."""
+        try:
+            fill(self._fd, out, at)
+        except OSError as error:
+            cut = os.fstat(self._fd).st_size < at + len(out)
+            raise self.refuse(
+                "truncated" if cut else "unreadable",
+                f"{what} cannot be read: {error.strerror}",
+                "replace a model's file by renaming another, and open it again",
+            ) from None
 
     def _text(self, at: int, length: int, what: str) -> str:
         try:

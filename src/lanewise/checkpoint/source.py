@@ -3,8 +3,8 @@
 Laws: opening reads the header and nothing else; a tensor's bytes are the file's own, mapped and
 read-only; shapes are row-major (NumPy order: rows first, the contiguous axis last); whatever is
 wrong with a file is a CheckpointError with a code of its own.  A file must not be truncated while
-its header or a tensor is read: the operating system would end the process (replace files by
-rename).  Metadata and the digest are read, not mapped: of them it is refused.
+it is opened, nor under a mapped tensor (`raw`): the operating system would end the process
+(replace files by rename).  All that a lane reads afterwards is read, not mapped: it is refused.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ class _Opening:
         if not sidecar_path(packed, self.checkpoint.digest, owner)[0].exists():
             self._before_seconds()
         loaded = load_constants(
-            packed, self.checkpoint.raw, self.checkpoint.digest, owner=owner,
+            packed, self.checkpoint.stored, self.checkpoint.digest, owner=owner,
             target=self.target, threads=self.knobs.threads, progress=self.tell,
         )
         table = aligned(self.spec.rope.table(self.pool))

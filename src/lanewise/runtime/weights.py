@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise.checkpoint.gguf_file import Stored
 from lanewise.checkpoint.sidecar import PIECE, Room, Sidecar, SidecarWriter
 from lanewise.errors import BuildError, RunError
 from lanewise.kernels.layout import PANEL
@@ -32,7 +33,7 @@ from lanewise.runtime.pool import default_threads
 
 Bytes = NDArray[np.uint8]
 Progress = Callable[[str, int, int, str], object]
-#: name -> the constant's raw bytes: rows as the checkpoint has them, or an array.
+#: name -> the constant's raw bytes: rows as the checkpoint has them, or an array, or `Stored`.
 Source = Callable[[str], Any]
 
 _LINE = 64
@@ -81,12 +82,13 @@ def load_constants(
 ) -> Constants:
     """Every constant of the program, as `Session` wants them.
 
-    ``source(name)`` gives raw rows (a bytes-like object, an array, or a record whose ``data`` is
-    one); it is asked only when there is no good sidecar.  ``cache_key`` names what the source
-    gives (a checkpoint's digest and what else went in).  ``owner`` says whose it is (a
-    checkpoint's path): when a sidecar is made, those that the owner had with other cache keys go,
-    so that a file that changes leaves none behind.  ``weights_in``: "memory" or "map"
-    (default: the setting).  ``progress("pack" | "load", done, total, name)`` counts bytes.
+    ``source(name)`` gives raw rows (a bytes-like object, an array, a record whose ``data`` is
+    one, or bytes of a file, `Stored`); it is asked only when there is no good sidecar.
+    ``cache_key`` names what the source gives (a checkpoint's digest and what else went in).
+    ``owner`` says whose it is (a checkpoint's path): when a sidecar is made, those that the owner
+    had with other cache keys go, so that a file that changes leaves none behind. ``weights_in``:
+    "memory" or "map" (default: the setting). ``progress("pack" | "load", done, total, name)``
+    counts bytes.
 
     Raises RunError ``run.memory``, ``run.constant`` (the source's bytes do not fit the manifest),
     BuildError ``build.disk_full``, ``build.cache_unwritable``, and what building packers raises.
@@ -219,31 +221,40 @@ def _pack_one(
     packers: dict[str, _Packer],
     workers: ThreadPoolExecutor,
 ) -> None:
-    raw = raw_bytes(source(constant.name))
+    given = source(constant.name)
+    raw = given if isinstance(given, Stored) else _Held(raw_bytes(given))
     if constant.packer == "panels":
         pack = packers[constant.type.dtype]
         pack(constant, raw, writer.reserve(constant.name, pack.size(constant)), workers)
     else:
         _check(constant, raw.nbytes, constant.nbytes)
-        writer.put(constant.name, raw)
-    let_go(raw)
+        room = writer.reserve(constant.name, raw.nbytes)
+        for at in range(0, raw.nbytes, _PACK):
+            data = np.empty(min(_PACK, raw.nbytes - at), np.uint8)
+            raw.read_into(at, data)
+            room.write(at, data)
 
 
-def let_go(raw: Bytes) -> None:
-    """Stop counting a mapped file's pages as ours once they were read; they can be read again.
+class _Held:
+    """Raw bytes that are in memory."""
 
-    Only of a read-only map, which is a file's: an anonymous one would lose its bytes.
-    """
-    owner: Any = raw
-    while isinstance(owner, np.ndarray | memoryview):
-        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    if raw.flags.writeable or not isinstance(owner, mmap.mmap) or not hasattr(owner, "madvise"):
-        return
-    start = raw.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (start + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED, first, length)
+    def __init__(self, raw: Bytes) -> None:
+        self.raw, self.nbytes = raw, raw.nbytes
+
+    def read_into(self, at: int, out: Bytes) -> None:
+        out[:] = self.raw[at : at + len(out)]
+
+
+class _Pages:
+    """A buffer that grows, of pages of its own: an allocator would keep them for later."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, nbytes: int) -> Bytes:
+        if self._bytes.nbytes < nbytes:
+            self._bytes = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        return self._bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +289,7 @@ class _Packer:
         return max(size, constant.nbytes)
 
     def __call__(
-        self, constant: Constant, raw: Bytes, room: Room, workers: ThreadPoolExecutor
+        self, constant: Constant, raw: Stored | _Held, room: Room, workers: ThreadPoolExecutor
     ) -> None:
         *lead, n, k = constant.type.shape
         count = math.prod(lead)
@@ -294,14 +305,11 @@ class _Packer:
         # list(): wait for all, and raise what any raised.
         list(workers.map(piece, range(0, total, _PACK)))
 
-    def _piece(self, sizes: _Sizes, raw: Bytes, first: int, end: int) -> Bytes:
+    def _piece(self, sizes: _Sizes, raw: Stored | _Held, first: int, end: int) -> Bytes:
         """Bytes [first, end) of the packed matrices, in this thread's buffer: the panels that they
         touch, packed whole."""
-        room = end - first + 2 * sizes.panel + _LINE
-        buffer: Bytes | None = getattr(self._local, "buffer", None)
-        if buffer is None or buffer.nbytes < room:
-            # Pages of its own: an allocator would keep them for later.
-            buffer = self._local.buffer = np.frombuffer(mmap.mmap(-1, room), np.uint8)
+        local = self._local.__dict__
+        buffer = local.setdefault("out", _Pages()).of(end - first + 2 * sizes.panel + _LINE)
         base = -buffer.ctypes.data % _LINE + sizes.panel  # where `first` goes
         for e in range(first // sizes.each, -(-end // sizes.each)):
             start = e * sizes.each
@@ -310,7 +318,11 @@ class _Packer:
             high = min(panels, -(-(end - start) // sizes.panel))
             if low < high:
                 into = buffer.ctypes.data + base + start - first
-                self._pack(raw.ctypes.data + e * sizes.raw, into, sizes.n, sizes.k, low, high)
+                row = sizes.raw // sizes.n
+                begin, last = low * PANEL * row, min(high * PANEL, sizes.n) * row
+                rows = local.setdefault("rows", _Pages()).of(last - begin + _LINE)
+                raw.read_into(e * sizes.raw + begin, rows[: last - begin])
+                self._pack(rows.ctypes.data - begin, into, sizes.n, sizes.k, low, high)
             full = max(start + panels * sizes.panel, first)  # zeros from here to the next
             buffer[base + full - first : base + min(end, start + sizes.each) - first] = 0
         return buffer[base : base + end - first]
