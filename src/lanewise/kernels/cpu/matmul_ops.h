@@ -21,9 +21,9 @@ template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4;
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
 enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
-// One word of 4 or 5 bits: deep sums of bytes beat words.
+// One word of 5 bits: sums of bytes beat words, and are not deep enough for a tile.
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
-  return W == 1 && (F::KIND == LW_NIBBLES || F::KIND == LW_BIT);
+  return W == 1 && F::KIND == LW_BIT;
 }
 // Two words of bytes need the sums of both: four tokens would spill.
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() {
@@ -82,8 +82,8 @@ template <class F, int W> struct LwQuantOp {
   LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t row, int64_t k0, int64_t n) {
     const uint8_t* r = (const uint8_t*)m->x + row * m->xstride;
     const LwActs a = lw_acts<W>(m->k);
-    lw_prefetch_range(r + (PACKED ? k0 * W : a.words + k0 * 2),
-                      PACKED ? n * W : n * 2);
+    constexpr bool bytes = PACKED || lw_byte_tiles<F, W>();
+    lw_prefetch_range(r + (bytes ? k0 * W : a.words + k0 * 2), bytes ? n * W : n * 2);
     lw_prefetch_range(r + a.s + k0 / 8, n / 8);
     if constexpr (F::MINS) lw_prefetch_range(r + a.sv + k0 / 8, n / 8);
   }
@@ -94,7 +94,7 @@ template <class F, int W> struct LwQuantOp {
   }
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
                                int64_t n) {
-    if constexpr (!PACKED) lw_unpack<F>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
+    if constexpr (!PACKED) lw_unpack<F, W>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
   }
   template <int P, int T>
   LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
@@ -110,7 +110,7 @@ template <class F, int W> struct LwQuantOp {
     } else {
       LwUnpacked<F> w[P];
       LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
-      lw_tile<F, P, T>(w, x, k0 / 32, n / 32, c);
+      lw_tile<F, W, P, T>(w, x, k0 / 32, n / 32, c);
     }
   }
   template <int T>

@@ -12,24 +12,47 @@
 #include "matmul.h"
 #include "matmul_dot.h"
 
-// Of lw_tile: sixteen running int32 sums, and a step of two of K: words of P panels, two of a row.
+// Of lw_tile: sixteen running sums, and a step: words of P panels, two of K (or bytes, four of K)
+// against as much of a row.
 #if defined(LW_AVX2)
+// One asm each: twelve sums, two of weights and two others are all the registers that there are,
+// and what the compiler orders itself spills one of them.
 typedef LwPair LwSum;
-LW_INLINE lw_i32 lw_sum(LwSum z) { return lw_whole(z); }
-template <int P, int T>
-LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
-  __m256i a = lw_all4(two);
+template <bool BYTES> LW_INLINE lw_i32 lw_sum(LwSum z) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return lw_whole(BYTES ? LwPair{lw_madd16(z.a, one), lw_madd16(z.b, one)} : z);
+}
+#define LW_STEP(MULTIPLY, ADD)                                                             \
+  if (first)                                                                               \
+    asm("vpbroadcastd %2, %1\n\t" MULTIPLY " %1, %3, %0\n\t" MULTIPLY " %1, %4, %1"        \
+        : "=&x"(z.a), "=&x"(z.b)                                                           \
+        : "m"(*(const lw_i32_any*)row), "x"(u.a), "x"(u.b));                               \
+  else                                                                                     \
+    asm("vpbroadcastd %4, %3\n\t" MULTIPLY " %3, %5, %2\n\t" MULTIPLY " %3, %6, %3\n\t"    \
+        ADD " %2, %0, %0\n\t" ADD " %3, %1, %1"                                            \
+        : "+x"(z.a), "+x"(z.b), "=&x"(p), "=&x"(q)                                         \
+        : "m"(*(const lw_i32_any*)row), "x"(u.a), "x"(u.b));
+LW_INLINE void lw_step_words(LwSum& z, LwPair u, const void* row, bool first) {
+  __m256i p, q;
+  LW_STEP("vpmaddwd", "vpaddd")
+}
+LW_INLINE void lw_step_bytes(LwSum& z, LwPair u, const void* row, bool first) {
+  __m256i p, q;
+  LW_STEP("vpmaddubsw", "vpaddw")  // to the depths of matmul_dot_avx2.h
+}
+#undef LW_STEP
+template <bool BYTES, int P, int T>
+LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* row, bool first) {
   LW_UNROLL for (int p = 0; p < P; ++p) {
-    LwPair u = lw_halves(v[p]);
-    __m256i l = lw_madd16(u.a, a), h = lw_madd16(u.b, a);
-    z[p][t] = first ? LwSum{l, h} : lw_pair_add32(z[p][t], l, h);
+    if constexpr (BYTES) lw_step_bytes(z[p][t], lw_halves(v[p]), row, first);
+    else lw_step_words(z[p][t], lw_halves(v[p]), row, first);
   }
 }
 #elif defined(LW_AVX512)
 // Written out: compilers make two slower instructions of what they are told to be one.
 typedef lw_i32 LwSum;
-LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
-template <int P, int T>
+template <bool BYTES> LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
+template <bool BYTES, int P, int T>
 LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
   LW_UNROLL for (int p = 0; p < P; ++p) {
     if (first) z[p][t] = lw_i32{};
@@ -40,8 +63,8 @@ LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* t
 }
 #else
 typedef lw_i32 LwSum;
-LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
-template <int P, int T>
+template <bool BYTES> LW_INLINE lw_i32 lw_sum(LwSum z) { return z; }
+template <bool BYTES, int P, int T>
 LW_INLINE void lw_step(LwSum (&z)[P][T], int t, const lw_u32 v[P], const void* two, bool first) {
   const int32_t a = *(const lw_i32_any*)two;
   LW_UNROLL for (int p = 0; p < P; ++p) {
@@ -140,20 +163,32 @@ LW_NOINLINE void lw_packed_tile(const uint8_t* panel, int64_t nb, const LwRows<T
   }
 }
 
-// One 512 of K of a panel as a tile reads it: words [block][16][16 rows], f32 scales and mins.
+// Does a tile take bytes of codes (with their bias) and of activations, not words?
+template <class F, int W> LW_INLINE constexpr bool lw_byte_tiles() {
+#if defined(LW_AVX2)
+  return W == 1 && F::KIND == LW_NIBBLES;
+#else
+  return false;
+#endif
+}
+
+// One 512 of K of a panel as a tile reads it: words [block][16][16 rows], or bytes
+// [block][8][16 rows][4], f32 scales and mins.
 template <class F> struct LwUnpacked {
   lw_u32* words;
   lw_f32* scales;  // [block][SUBS]
   lw_f32* mins;    // [block]
 };
 
-template <class F>
+template <class F, int W>
 LW_NOINLINE void lw_unpack(const uint8_t* panel, int64_t nb, int64_t b0, int64_t count,
                            LwUnpacked<F> to) {
   typedef uint16_t halves __attribute__((vector_size(64)));
   LW_ROLL for (int64_t i = 0; i < count; ++i) {
     const LwBlock blk = F::block(panel, b0 + i, nb);
-    LW_UNROLL for (int g = 0; g < 8; ++g) {
+    if constexpr (lw_byte_tiles<F, W>()) {
+      LW_UNROLL for (int g = 0; g < 8; ++g) to.words[i * 8 + g] = lw_group<F::KIND>(blk, g);
+    } else LW_UNROLL for (int g = 0; g < 8; ++g) {
       halves v = (halves)lw_group<F::KIND>(blk, g);
       to.words[i * 16 + g * 2] = (lw_u32)((v & 255) - (uint16_t)F::OFFSET);
       to.words[i * 16 + g * 2 + 1] = (lw_u32)((v >> 8) - (uint16_t)F::OFFSET);
@@ -164,7 +199,7 @@ LW_NOINLINE void lw_unpack(const uint8_t* panel, int64_t nb, int64_t b0, int64_t
 }
 
 // The chains of P panels x T rows over `count` blocks from block b0 of K.
-template <class F, int P, int T>
+template <class F, int W, int P, int T>
 LW_NOINLINE void lw_tile(const LwUnpacked<F>* from, const LwRows<T>& rows, int64_t b0,
                          int64_t count, LwChains<F, T> c[P]) {
   const LwRows<T> x = rows;
@@ -173,21 +208,28 @@ LW_NOINLINE void lw_tile(const LwUnpacked<F>* from, const LwRows<T>& rows, int64
   LW_UNROLL for (int p = 0; p < P; ++p) w[p] = from[p];
   LW_ROLL for (int64_t i = 0; i < count; ++i) {
     LW_UNROLL for (int sub = 0; sub < F::SUBS; ++sub) {
-      constexpr int steps = 16 / F::SUBS;
+      constexpr bool bytes = lw_byte_tiles<F, W>();
+      constexpr int all = bytes ? 8 : 16, steps = all / F::SUBS;
       LwSum z[P][T];
       LW_UNROLL for (int g = 0; g < steps; ++g) {
         const int at = sub * steps + g;
         lw_u32 v[P];
-        LW_UNROLL for (int p = 0; p < P; ++p) v[p] = w[p].words[i * 16 + at];
+        LW_UNROLL for (int p = 0; p < P; ++p) v[p] = w[p].words[i * all + at];
         LW_UNROLL for (int t = 0; t < T; ++t)
-          lw_step<P, T>(z, t, v, x.row[t] + x.plane.words + (b0 + i) * 64 + at * 4, g == 0);
+          lw_step<bytes, P, T>(
+              z, t, v, x.row[t] + (bytes ? 0 : x.plane.words) + (b0 + i) * (all * 4) + at * 4,
+              g == 0);
       }
       lw_f32 d[P];
       LW_UNROLL for (int p = 0; p < P; ++p) d[p] = w[p].scales[i * F::SUBS + sub];
       LW_UNROLL for (int t = 0; t < T; ++t) {
         const float s = ((const float*)(x.row[t] + x.plane.s))[b0 + i];
-        LW_UNROLL for (int p = 0; p < P; ++p)
-          acc[p][t] = lw_fma(lw_float(lw_sum(z[p][t])), d[p] * s, acc[p][t]);
+        LW_UNROLL for (int p = 0; p < P; ++p) {
+          lw_i32 sum = lw_sum<bytes>(z[p][t]);
+          if constexpr (bytes && F::OFFSET != 0)  // -8 times the sum of the row's block
+            sum += lw_alli(((const lw_i32_any*)(x.row[t] + x.plane.n8))[b0 + i]);
+          acc[p][t] = lw_fma(lw_float(sum), d[p] * s, acc[p][t]);
+        }
       }
     }
   }
