@@ -39,6 +39,10 @@ ELEMENTS = {
     "nothing in a sum": Row(
         lambda b: out(b, x(b, 4) + None), "missing_operand", "b is missing", "give add its b",
         lambda b: out(b, x(b, 4) + x(b, 4, name="z"))),
+    "what b.scalar returns, in a function": Row(
+        lambda b: out(b, t.mul(x(b, 4), b.scalar("s"))),  # type: ignore
+        "operand", "b is None, which is what b.scalar returns", 't.scale(x, "s")',
+        lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
     "nothing": Row(
         lambda b: out(b, t.gather_rows(x(b, 4, 8), None)),  # type: ignore[arg-type]
         "missing_operand", "ids is missing", "give gather_rows its ids",
@@ -51,8 +55,16 @@ ELEMENTS = {
         "dtype", "ids is f32", "declare ids as u32",
         lambda b: out(b, t.gather_rows(x(b, 4, 8), u(b, 3, name="ids")))),
     "a subscript": Row(
-        lambda b: out(b, x(b, 4, 8)[1:3]), "subscript", "no subscript", "t.slice",
+        lambda b: out(b, x(b, 4, 8)[1:3]), "subscript", "no subscript", "t.slice(x, 0, 1, 3)",
         lambda b: out(b, t.slice(x(b, 4, 8), 0, 1, 3))),
+    "a subscript of two axes": Row(
+        lambda b: out(b, x(b, 4, 8)[-1, 2:]), "subscript", "no subscript",
+        "t.reshape(t.contiguous(t.slice(t.slice(x, 1, 2, 8), 0, 3, 4)), (6,))",
+        lambda b: out(b, t.reshape(t.contiguous(
+            t.slice(t.slice(x(b, 4, 8), 1, 2, 8), 0, 3, 4)), (6,)))),
+    "a subscript of a new axis": Row(
+        lambda b: out(b, x(b, 4, 8)[:, None]), "subscript", "no subscript", "t.reshape for new",
+        lambda b: out(b, t.reshape(x(b, 4, 8), (4, 1, 8)))),
     "swiglu broadcasts nothing": Row(
         lambda b: out(b, t.swiglu(x(b, 4, 8), x(b, 1, 8, name="v"))),
         "shape", "value", "broadcast(value, gate.shape)",
@@ -73,7 +85,7 @@ ELEMENTS = {
         lambda b: out(b, t.scale(x(both(b, ("s", "f32")), 4), "s"))),
     "a number for a name": Row(
         lambda b: out(b, t.scale(x(b, 4), 2.0)), "attribute",  # type: ignore[arg-type]
-        "name is 2.0", "a fixed number is b.constant",
+        "name is 2.0", "a fixed factor: x * b.constant(number)",
         lambda b: out(b, x(b, 4) * b.constant(2.0))),
     "ids before their table": Row(
         lambda b: out(b, t.gather_rows(u(b, 3), w(b, 4, 8))), "dtype", "the table comes first",
@@ -174,6 +186,12 @@ VIEWS = {
     "the axis of a slice": Row(
         lambda b: out(b, t.slice(x(b, 4, 8), 2, 0, 1)), "attribute", "axis is 2", "from -2 to 1",
         lambda b: out(b, t.slice(x(b, 4, 8), 1, 0, 1))),
+    "a slice from the end": Row(
+        lambda b: out(b, t.slice(x(b, 4, 8), 1, -3, -1)), "attribute", "counts from the end",
+        "slice(x, 1, 5, 7)", lambda b: out(b, t.slice(x(b, 4, 8), 1, 5, 7))),
+    "a slice to the end": Row(
+        lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, None)), "attribute",  # type: ignore
+        "end is None", "x.shape[axis]", lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, 8))),
     "a slice beyond": Row(
         lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, 9)), "attribute", "3:9", "end <= 8",
         lambda b: out(b, t.slice(x(b, 4, 8), 1, 3, 8))),
@@ -211,6 +229,37 @@ PRODUCTS = {
         lambda b: out(b, t.linear(x(b, 4, 8), x(b, 5, 8, name="w"))),
         "weight", "no declared weight", "b.weight",
         lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8)))),
+    "a view for a weight": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8), t.transpose(w(b, 8, 5)))), "weight",
+        "no declared weight", "matmul(x, w), which takes any tensor, of w before",
+        lambda b: out(b, t.matmul(x(b, 4, 8), w(b, 8, 5)))),
+    "a constant for a weight": Row(
+        lambda b: out(b, t.linear(x(b, 4, 8), b.constant(np.ones((5, 8), np.float32)))), "weight",
+        "no declared weight", "matmul(x, contiguous(transpose(w)))",
+        lambda b: out(b, t.matmul(x(b, 4, 8), t.contiguous(t.transpose(
+            b.constant(np.ones((5, 8), np.float32))))))),
+    "a weight before its activations": Row(
+        lambda b: out(b, t.linear(w(b, 5, 8), x(b, 4, 8))), "operand", "the weight comes second",
+        "linear(x, w)", lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8)))),
+    "a gain before its activations": Row(
+        lambda b: out(b, t.rms_norm(w(b, 8), x(b, 4, 8), 1e-5)), "shape", "x comes first",
+        "rms_norm(x, gain, ...)", lambda b: out(b, t.rms_norm(x(b, 4, 8), w(b, 8), 1e-5))),
+    "one row for a matrix": Row(
+        lambda b: out(b, t.linear(x(b, 8), w(b, 5, 8))), "rank", "rank must be 2",
+        "reshape(x, (1, 8))",
+        lambda b: out(b, t.linear(t.reshape(x(b, 8), (1, 8)), w(b, 5, 8)))),
+    "a matrix of `quantized` for linear": Row(
+        lambda b: out(b, t.linear(x(b, 4, 32), t.quantized(b, "w", (5, 32)))),  # type: ignore
+        "operand", "w is of type Quantized", "quant_matmul takes it",
+        lambda b: out(b, t.quant_matmul(x(b, 4, 32), t.quantized(b, "w", (5, 32))))),
+    "a table of `quantized`": Row(
+        lambda b: out(b, t.gather_rows(t.quantized(b, "w", (5, 32)), u(b, 3))),  # type: ignore
+        "operand", "table is of type Quantized", "quant_gather_rows takes it",
+        lambda b: out(b, t.quant_gather_rows(t.quantized(b, "w", (5, 32)), u(b, 3)))),
+    "4 bits for 8": Row(
+        lambda b: out(b, t.quant_matmul(x(b, 4, 32), t.int4(b, "w", 32, 4))),  # type: ignore
+        "operand", "w is of type Int4", "int4_matmul takes it",
+        lambda b: out(b, t.int4_matmul(x(b, 4, 32), t.int4(b, "w", 32, 4)))),
     "a bias of another size": Row(
         lambda b: out(b, t.linear(x(b, 4, 8), w(b, 5, 8), w(b, 4, name="b"))),
         "shape", "bias is f32[4]", "shape (5,)",
@@ -305,6 +354,19 @@ DECLARATIONS = {
     "a port named as a constant": Row(
         lambda b: (b.constant(1.0), x(b, 4, name="constant.0")), "duplicate_name", "constant.0",
         "rename", lambda b: out(b, x(b, 4) * b.constant(1.0))),
+    "a name of two lines": Row(
+        lambda b: x(b, 4, name="a\nb"), "name", "no name", "of one line",
+        lambda b: out(b, t.abs(x(b, 4, name="a b")))),
+    "a weight's array for its shape": Row(
+        lambda b: b.weight("w", t.f32, np.ones((2, 3), np.float32)),
+        "shape", "an array in place of a shape", "(2, 3): the array itself is bound",
+        lambda b: out(b, t.abs(w(b, 2, 3)))),
+    "a shape before its dtype": Row(
+        lambda b: b.input("x", (4,), t.f32), "dtype", "dtype (4,)", "name, dtype, shape",
+        lambda b: out(b, t.abs(x(b, 4)))),
+    "a format in capitals": Row(
+        lambda b: b.weight("w", "Q4_K", (5, 256)), "dtype", "'Q4_K'", "write 'q4_k'",
+        lambda b: out(b, t.linear(x(b, 4, 256), b.weight("w", "q4_k", (5, 256))))),
     "no name": Row(
         lambda b: b.input("", t.f32, (4,)), "name", "no name", "not empty",
         lambda b: out(b, t.abs(x(b, 4)))),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lanewise import tensor as t
 from tests.tensor.wrong import (
     GREEDY,
@@ -62,6 +64,10 @@ STATES = {
         "contiguous(permute(taps, 1,0))",
         lambda b: out(b, t.conv_ring(x(b, 5, 8), t.contiguous(t.permute(w(b, 8, 4), 1, 0)),
                                      s(b, 2, 3, 8), query_extents=u(b, 2))[0])),
+    "a recurrent state of halves": Row(
+        lambda b: out(b, t.conv_ring(x(b, 5, 8), w(b, 4, 8), s(b, 2, 3, 8, dtype=t.f16),
+                                     query_extents=u(b, 2))[0]),
+        "dtype", "state is f16", "declare the state so", lambda b: ring(b, 2, 3, 8)),
     "no such form": Row(
         lambda b: recurrent(b, (4,), "parallel"), "attribute", "'parallel'", "'chunked'",
         lambda b: recurrent(b, (4,), "chunked")),
@@ -157,6 +163,29 @@ ATTENTION = {
     "values of another capacity": Row(
         lambda b: out(b, attend(b, v=(128, 1, 8), **one(b))), "shape", "v is", "(64, 1, 8)",
         lambda b: out(b, attend(b, v=(64, 1, 8), **one(b)))),
+    "values of another dtype": Row(
+        lambda b: out(b, t.attention(x(b, 1, 8), s(b, 64, 1, 8),
+                                     s(b, 64, 1, 8, name="v", dtype=t.f16), **one(b))),
+        "dtype", "v is f16[64,1,8]; its dtype must be f32", "declare the state so",
+        lambda b: out(b, attend(b, **one(b)))),
+    "pages of three axes": Row(
+        lambda b: out(b, attend(b, pages=u(b, 1, 1, 1), **one(b))), "rank", "pages is u32[1,1,1]",
+        "[1, blocks]", lambda b: out(b, attend(b, pages=u(b, 1, 1), **one(b)))),
+    "a number for base": Row(
+        lambda b: out(b, attend(b, q=(3, 1, 8), base=0, **one(b))), "attribute", "base is 0",
+        'b.scalar("s"), "s" here',
+        lambda b: out(b, attend(both(b, ("s", "u32")), q=(3, 1, 8), base="s", **one(b)))),
+    "a base and a table": Row(
+        lambda b: out(b, t.rope(x(both(b, ("base", "f32")), 3, 1, 8), 8, "base", u(b, 3),
+                                table=w(b, 9, 8))),
+        "operand", "the table has the base already", "rope(x, d, positions=positions, table=table)",
+        lambda b: out(b, t.rope(x(b, 3, 1, 8), 8, positions=u(b, 3), table=w(b, 9, 8)))),
+    "factors that are an array": Row(
+        lambda b: out(b, t.rope(x(both(b, ("base", "f32")), 3, 1, 8), 8, "base", u(b, 3),
+                                factors=np.ones(4, np.float32))),  # type: ignore[arg-type]
+        "operand", "factors is of type ndarray", "b.constant(factors)",
+        lambda b: out(b, t.rope(x(both(b, ("base", "f32")), 3, 1, 8), 8, "base", u(b, 3),
+                                factors=b.constant(np.ones(4, np.float32))))),
     "a window of less than nothing": Row(
         lambda b: out(b, attend(b, window=-1, **one(b))), "attribute", "window", "from 0",
         lambda b: out(b, attend(b, window=0, **one(b)))),

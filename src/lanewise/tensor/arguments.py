@@ -39,6 +39,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "SamplingOptions": (lambda v: type(v).__name__ == "SamplingOptions", "SamplingOptions"),
     "None": (lambda v: v is None, "None"),
 }  # fmt: skip
+_QUANTISED = {"linear": "quant_matmul", "matmul": "quant_matmul", "int4_matmul": "quant_matmul",
+              "int4_matvec": "quant_matmul", "gather_rows": "quant_gather_rows"}  # fmt: skip
 _VALUES = ("Tensor", "State", "Quantized", "Int4")
 
 
@@ -78,12 +80,16 @@ def _own(x: Any) -> Builder | None:
     return x.builder if isinstance(x, Tensor | State) else None
 
 
-def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
+def instead(value: Any, kinds: tuple[str, ...], name: str, op: str = "") -> str:
     """What to write in place of a value of another kind."""
     if isinstance(value, State) and "Tensor" in kinds:
         return f"read_state({name}) gives the tensor of a state"
     if isinstance(value, Tensor) and "State" in kinds:
         return "declare it by b.state; a write gives its next version"
+    if isinstance(value, Quantized | Int4):
+        took = "int4_matmul" if isinstance(value, Int4) else _QUANTISED.get(op, "")
+        if took and name in ("w", "b", "table"):
+            return f"{took} takes it"
     if isinstance(value, Quantized | Int4) and "Tensor" in kinds:
         return "`quant_matmul`, `quant_gather_rows`, `int4_matmul` take it; experts: `quantized`"
     if "Quantized" in kinds or "Int4" in kinds:
@@ -91,9 +97,13 @@ def instead(value: Any, kinds: tuple[str, ...], name: str) -> str:
     if "State" in kinds:
         return f"declare a state: {name} = b.state({name!r}, t.f32, shape)"
     number = isinstance(value, int | float | np.number)
-    if number and name.endswith("name"):
-        return ('name a scalar: b.scalar("s"), "s" here, and its number with each run; a fixed '
-                "number is b.constant")  # fmt: skip
+    if number and (name.endswith("name") or name == "base"):
+        fixed = "; a fixed factor: x * b.constant(number)" if op == "scale" else ""
+        return f'name a scalar: b.scalar("s"), "s" here, and its number with each run{fixed}'
+    if value is None and kinds == ("int",):
+        return f"give {name} as an integer: x.shape[axis] is the end"
+    if isinstance(value, np.ndarray) and "Tensor" in kinds:
+        return f"b.constant({name}), or declare a port for it"
     if "DType" in kinds and known_as(value):
         return f"write {known_as(value)!r}"
     if kinds == ("int",) and isinstance(value, tuple | list):
@@ -112,6 +122,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     parameters = signature.parameters
     rest = next((p.name for p in parameters.values() if p.kind == p.VAR_POSITIONAL), "")
     names = [p.name for p in parameters.values() if p.name != rest]
+    most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
     needed = {n for n in names if parameters[n].default is inspect.Parameter.empty}
     kinds = {p.name: tuple(str(p.annotation).split(" | ")) for p in parameters.values()}
     results = str(inspect.signature(function).return_annotation)
@@ -119,12 +130,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def wrong(name: str, value: Any, b: Builder) -> None:
         wanted = kinds[name]
         if value is None and wanted[0] in _VALUES:
-            b.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} its {name}")
+            b.refuse_missing(op, name)
             return
         code = "operand" if set(wanted) & set(_VALUES) else "attribute"
         must = " or ".join(_KINDS[k][1] if k in _KINDS else k for k in wanted)
         b.refuse(code, f"{op}: {name} is {short(value)}, it must be {must}",
-                 instead(value, wanted, name))  # fmt: skip
+                 instead(value, wanted, name, op))  # fmt: skip
 
     def fits(name: str, value: Any) -> bool:
         row = [_KINDS[k] for k in kinds[name] if k in _KINDS]
@@ -133,7 +144,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        more = not rest and len(args) > len(names)
+        more = not rest and len(args) > most
         if more or set(given) - set(names) or not needed <= set(given):
             raise misfit(op, signature, args, kwargs)
         more = [(rest, v) for v in args[len(names) :]] if rest else []

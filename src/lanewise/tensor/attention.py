@@ -234,8 +234,12 @@ class _Attention:
             return self.b.constant(order, f"pages.{sequences}.{blocks}")
         if not self.words("pages", pages):
             return None
+        if len(pages.shape) > 2:
+            self.refuse("rank", f"pages is {pages.type}", f"[{sequences}, blocks], or [blocks] of "
+                        "one sequence")  # fmt: skip
+            return None
         self.b.watch(pages, self.k.shape[0] // self.block, "a page")
-        return pages if len(pages.shape) == 2 else reshape(pages, (1, pages.shape[0]))
+        return pages if len(pages.shape) == 2 else reshape(pages, (1, pages.type.size))
 
     def prefill(
         self, lengths: Tensor, pages: Tensor | None, base: str | None

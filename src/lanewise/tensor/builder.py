@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanewise.closing import OfThisProcess
-from lanewise.dtypes import DTYPES, DType, known_as
+from lanewise.dtypes import DType, known_as
 from lanewise.errors import GraphError, LanewiseError, call_site, collect
 from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Graph, Node, Ref, Type
@@ -26,6 +26,7 @@ from lanewise.ir.opdef import opdef
 from lanewise.ir.ops.rules import BLOCKS, SCALARS, SMALL
 from lanewise.ir.states import overlap
 from lanewise.ir.verify import MAX_SIZE
+from lanewise.tensor.constants import held
 from lanewise.tensor.habits import absent
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc, short
 
@@ -37,12 +38,17 @@ if TYPE_CHECKING:
 
 POISON = Type("f32", (1,))
 ARITHMETIC = ("add", "sub", "mul", "div")
+NAME = "a string that is not empty, of one line"
 _CAPACITY = "; rows whose number varies have a capacity, and `live` names a scalar that counts them"
 SAME: Mapping[str, str] = MappingProxyType({})
 
 # The function that the author called, while it calls others on the author's behalf: a refusal
 # says its name.
 CALLED: ContextVar[str] = ContextVar("called", default="")
+
+
+def _named(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable() and name != ""
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
@@ -88,6 +94,16 @@ class Builder(OfThisProcess):
             GraphError(f"graph.{code}", message, place=place or call_site(), remedy=remedy)
         )
 
+    def refuse_missing(self, op: str, name: str) -> None:
+        """An operand is None."""
+        if op in ARITHMETIC and self.scalars:
+            self.refuse("operand", f"{op}: {name} is None, which is what b.scalar returns: a "
+                        "scalar is named, it is no tensor",
+                        f't.scale(x, "{self.scalars[-1].name}") multiplies by it; the other '
+                        "operators take a tensor or b.constant")  # fmt: skip
+            return
+        self.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} its {name}")
+
     def errors(self) -> tuple[LanewiseError, ...]:
         """Every refusal so far, in order."""
         return tuple(self._errors)
@@ -105,7 +121,11 @@ class Builder(OfThisProcess):
         if not known or (state and name in SMALL):
             kinds = [k for k in SCALARS if not state or k not in SMALL]
             own = f"write {o!r}; " if (o := known_as(name)) in kinds else ""
-            if name in BLOCKS:
+            if isinstance(name, str) and formats and name.lower() in BLOCKS:
+                own = f"write {name.lower()!r}; "
+            if isinstance(dtype, tuple | list):
+                own = "the order is name, dtype, shape; "
+            if isinstance(name, str) and name in BLOCKS:
                 own = "formats are for b.weight, and caches of q8_0; "
             why = ", which no state holds" if name in SMALL else ""
             self.refuse("dtype", f"{what} has dtype {name!r}{why}",
@@ -113,10 +133,14 @@ class Builder(OfThisProcess):
             return None
         if isinstance(shape, int | np.integer):
             shape = (int(shape),)
-        dims = tuple(shape) if isinstance(shape, Sequence) else ()
+        dims: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else ()
         good = all(isinstance(d, int | np.integer) and not isinstance(d, bool) and d > 0
                    for d in dims)  # fmt: skip
         if not dims or not good:
+            if isinstance(shape, np.ndarray) and shape.dtype.kind == "f":
+                self.refuse("shape", f"{what} is given an array in place of a shape",
+                            f"{shape.shape}: the array itself is bound with each run")
+                return None
             varying = any(d in (None, -1) or isinstance(d, str) for d in dims)
             self.refuse("shape", f"{what} has shape {shape!r}", "a tuple of positive integers; a "
                         f"scalar is (1,){_CAPACITY if varying else ''}")  # fmt: skip
@@ -126,6 +150,11 @@ class Builder(OfThisProcess):
                         "heads, width], width a multiple of 32", "another width, or f16")
             return None
         type = Type(name, tuple(int(d) for d in dims))
+        block, width = BLOCKS.get(name, 1), type.shape[-1]
+        if width % block:
+            self.refuse("shape", f"{what} is {type}; rows of {name} are blocks of {block}",
+                        f"rows of {-(-width // block) * block} elements, or another format")
+            return None
         return None if self._huge(what, type) else type
 
     def _huge(self, what: str, type: Type) -> bool:
@@ -140,8 +169,8 @@ class Builder(OfThisProcess):
         type = self._type(f"{kind} {name!r}", dtype, shape, kind == "weight")
         if type is None:
             return None, POISON
-        if not isinstance(name, str) or not name:
-            self.refuse("name", f"{kind} {name!r} has no name", "a string that is not empty")
+        if not _named(name):
+            self.refuse("name", f"{kind} {name!r} has no name", NAME)
             return None, type
         if any(p.name == name for p in self.ports) or any(s.name == name for s in self.scalars):
             self.refuse("duplicate_name", f"two ports are named {name!r}", "rename one of them")
@@ -202,7 +231,7 @@ class Builder(OfThisProcess):
         if not isinstance(name, str):
             self.refuse("name", f"a constant's name is {short(name)}", "a string, or none")
             return self.poison()
-        value = self._held(array)
+        value = held(self, array)
         if value is None:
             return self.poison()
         type, name = value_type(value), f"constant.{name or len(self.values)}"
@@ -218,59 +247,13 @@ class Builder(OfThisProcess):
             return self.poison()
         return Tensor(self, self._constants[name], type)
 
-    def _held(self, array: Any) -> NDArray[Any] | None:
-        """A constant's numbers in a dtype of ours; None, refused, where that would change them."""
-        if isinstance(array, Tensor | State):
-            self.refuse("operand", f"a constant is {array!r}, which is recorded already",
-                        "use it as it is: a constant is of numbers")  # fmt: skip
-            return None
-        try:
-            value = np.array(array, order="C", ndmin=1)
-        except ValueError:  # of lists
-            self.refuse("shape", "a constant's rows are of several lengths",
-                        "rows of one length: fill the short ones up")  # fmt: skip
-            return None
-        if not value.size:
-            self.refuse("shape", f"a constant has shape {value.shape}: it holds no number",
-                        "every dimension is positive; a scalar is (1,)")  # fmt: skip
-            return None
-        if value.dtype not in (np.int64, np.float64, *(DTYPES[n].numpy for n in SCALARS)):
-            whole = value.dtype.kind in "bui"
-            self.refuse("dtype", f"a constant of {value.dtype}: {', '.join(SCALARS)} are held",
-                        f"np.asarray(values).astype(np.{'uint32' if whole else 'float32'})")
-            return None
-        if value.dtype == np.int64:
-            wrong = value[(value < 0) | (value > 0xFFFFFFFF)]
-            if wrong.size:
-                signed = value.min() >= -(2**31) and value.max() < 2**31
-                self.refuse("dtype", f"a constant holds {wrong[0]}, which is no u32",
-                            "np.asarray(values).astype(np.int32)" if signed else
-                            "np.asarray(values).astype(np.float32), if rounding is fine")
-                return None
-            return value.astype(np.uint32)
-        if value.dtype != np.float64:
-            return value
-        with np.errstate(over="ignore", under="ignore"):  # refused below, not warned of
-            rounded = value.astype(np.float32)
-        wrong = value[np.isinf(rounded) & np.isfinite(value)]
-        if wrong.size:
-            self.refuse("dtype", f"a constant holds {wrong[0]}, beyond f32 (3.4e38)",
-                        "scale the numbers, or give np.inf")  # fmt: skip
-            return None
-        wrong = value[(rounded != value) & ~np.isnan(value)]
-        if isinstance(array, np.ndarray) and wrong.size:
-            self.refuse("dtype", f"a constant of float64 holds {wrong[0]!r}, which f32 would round",
-                        "say so: .astype(np.float32)")  # fmt: skip
-            return None
-        return rounded
-
     def scalar(self, name: str, kind: str | DType = "f32") -> None:
         """Declare a number of the submission; kind "u32" or "f32".  Ops name it."""
         kind = kind.name if isinstance(kind, DType) else kind
         if kind not in ("u32", "f32"):
             self.refuse("scalar", f"scalar {name!r} has kind {kind!r}", "u32 or f32")
-        elif not isinstance(name, str) or not name.isprintable() or not name:
-            self.refuse("name", f"scalar {name!r} has no name", "a string that is not empty")
+        elif not _named(name):
+            self.refuse("name", f"scalar {name!r} has no name", NAME)
         elif name in self._scalar_refs or any(p.name == name for p in self.ports):
             self.refuse("duplicate_name", f"two ports are named {name!r}", "rename one of them")
         else:
@@ -314,8 +297,8 @@ class Builder(OfThisProcess):
             self.refuse("foreign", f"output {name!r} comes from another builder",
                         "name it there, or record what it needs here")  # fmt: skip
             return
-        if not isinstance(name, str) or not name:
-            self.refuse("name", f"output {name!r} has no name", "a string that is not empty")
+        if not _named(name):
+            self.refuse("name", f"output {name!r} has no name", NAME)
             return
         taken = [p.name for p in self.ports] + list(self._scalar_refs)
         if name in taken:
@@ -348,9 +331,20 @@ class Builder(OfThisProcess):
                     return tuple(Tensor(self, r, y) for r, y in zip(made, types, strict=True))
             except GraphError as error:
                 message = error.message.replace(f"{op}:", f"{as_ or op}:", 1)
+                remedy = error.remedy
+                turned = re.match(r"(cast|reshape|contiguous)\(", remedy)
+                if turned and self._blames(op, error, operands):
+                    remedy = "declare the state so: it is neither cast nor reshaped"
                 self.refuse(error.code.removeprefix("graph."), renamed(message, names),
-                            renamed(error.remedy, names))  # fmt: skip
+                            renamed(remedy, names))  # fmt: skip
         return (self.poison(*operands),) * results
+
+    @staticmethod
+    def _blames(op: str, error: GraphError, operands: Sequence[Any]) -> bool:
+        """Is it a state that an op refuses?"""
+        names = [o.rstrip("?") for o in opdef(op).operands]
+        blamed = error.message.removeprefix(f"{op}: ").partition(" ")[0]
+        return blamed in names and isinstance(operands[names.index(blamed)], State)
 
     def refs(
         self, op: str, operands: Sequence[Any], strided: bool, as_: str = "",
@@ -360,17 +354,8 @@ class Builder(OfThisProcess):
         names = [known.get(n, n) for n in (o.rstrip("?").lstrip("*") for o in opdef(op).operands)]
         said = as_ or op
         for name, x in zip(names, operands, strict=False):
-            if x is None and op in ARITHMETIC and self.scalars:
-                self.refuse(
-                    "operand", f"{said}: {name} is None, which is what b.scalar returns: a scalar "
-                    "is named, it is no tensor", f't.scale(x, "{self.scalars[-1].name}") '
-                    "multiplies by it; the other operators take a tensor or b.constant",
-                )  # fmt: skip
-                return None
             if x is None:
-                self.refuse(
-                    "missing_operand", f"{said}: {name} is missing", f"give {said} its {name}"
-                )
+                self.refuse_missing(said, name)
                 return None
             if not isinstance(x, Tensor | State):
                 self.refuse("operand", f"{said}: {name} is {short(x)}, no tensor",

@@ -88,6 +88,25 @@ def instead(name: str) -> str:
     return f"t.{name}({', '.join(said)})"
 
 
+def subscript(shape: tuple[int, ...], key: Any) -> str:
+    """What stands for x[key]: slices of unit step, and a reshape that drops axes."""
+    keys: tuple[Any, ...] = key if isinstance(key, tuple) else (key,)
+    said, kept = "x", list(shape[len(keys) :])
+    for axis, k in reversed(list(enumerate(keys))):
+        unit = type(k) is int or (isinstance(k, slice) and k.step in (None, 1))
+        if not unit or axis >= len(shape):
+            return ("t.slice(x, axis, start, end) for each axis, t.reshape for new ones; "
+                    "t.gather_rows(x, ids) for rows by number")  # fmt: skip
+        part: slice = k if isinstance(k, slice) else slice(k, k + 1 or None)
+        first, last, _ = part.indices(shape[axis])
+        if (first, last) != (0, shape[axis]):
+            said = f"t.slice({said}, {axis}, {first}, {last})"
+        kept = kept if type(k) is int else [last - first, *kept]
+    if len(kept) < len(shape):
+        said = f"t.reshape(t.contiguous({said}), {tuple(kept or [1])})"
+    return said
+
+
 class NotHere(GraphError, AttributeError):
     """A method that handles and builders do not have, since it is a function: `hasattr` says
     no."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from lanewise.ir.graph import Ref, Type
-from lanewise.tensor.habits import Habits, instead
+from lanewise.tensor.habits import Habits, instead, subscript
 
 if TYPE_CHECKING:
     from lanewise.tensor.builder import Builder
@@ -101,7 +101,7 @@ class _Handle(Habits):
 
     def __getitem__(self, key: Any) -> Tensor:
         self.builder.refuse("subscript", f"{self!r} takes no subscript",
-                            "t.slice(x, axis, start, end), or t.gather_rows")  # fmt: skip
+                            subscript(self.shape, key))  # fmt: skip
         return self.builder.poison(self)
 
     def __matmul__(self, other: Any) -> Tensor:

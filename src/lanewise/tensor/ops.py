@@ -215,6 +215,12 @@ def slice(x: Tensor, axis: int, start: int, end: int) -> Tensor:
                  f"an axis from {-rank} to {rank - 1}")  # fmt: skip
         return b.poison(x)
     axis %= rank
+    if start < 0 or end < 0:
+        size = x.shape[axis]
+        b.refuse("attribute", f"slice: {start}:{end} counts from the end; x is {x.type}",
+                 f"from the front: slice(x, {axis}, {start % size}, "
+                 f"{end if end >= 0 else end % size})")  # fmt: skip
+        return b.poison(x)
     starts = tuple(start if a == axis else 0 for a in range(rank))
     stops = tuple(end if a == axis else d for a, d in enumerate(x.shape))
     if (start, end) == (0, x.shape[axis]):
@@ -281,8 +287,11 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def declared_weight(b: Builder, op: str, w: Any) -> bool:
     """Refuse a matrix that a plan could not pack."""
     if isinstance(w, Tensor) and w.ref is not None and w.ref not in b.weights:
-        b.refuse("weight", f"{op}: w is {w.type}, no declared weight",
-                 f"declare it with `b.weight`, or use `{op.replace('linear', 'matmul')}`")
+        other = op.replace("linear", "matmul")
+        as_it_lies = "w" if w.strided else "contiguous(transpose(w))"
+        b.refuse("weight", f"{op}: w is {w.type}, no declared weight", "declare it with "
+                 f"`b.weight`, as rows of outputs; or {other}(x, {as_it_lies}), which takes any "
+                 f"tensor{', of w before it was transposed' * w.strided}")  # fmt: skip
         return False
     return True
 
@@ -292,6 +301,12 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """x f32 [M, K] times the rows of a declared weight w [N, K] (any float dtype or format), plus
     bias f32 [N]: f32 [M, N]."""
     b = builder_of("linear", x, w)
+    if isinstance(w, Tensor) and x.ref in b.weights and w.ref is not None and (
+        w.ref not in b.weights
+    ):  # fmt: skip
+        b.refuse("operand", f"linear: x is {x.type}, a declared weight, and w is none: the weight "
+                 "comes second", "linear(x, w)")  # fmt: skip
+        return b.poison(w)
     if w is not None and not declared_weight(b, "linear", w):
         return b.poison(x)
     return b.op("linear", (x, w) if bias is None else (x, w, bias))
@@ -381,9 +396,12 @@ def rope(
     """
     b = builder_of("rope", x, positions, table)
     if positions is None or (base_name is None) == (table is None):
+        both = positions is not None and table is not None
         what = "positions is" if positions is None else "one of base_name and table is"
-        b.refuse("missing_operand", f"rope: {what} missing", "rope(x, d, 'base', positions), or "
-                 "rope(x, d, positions=positions, table=table)")  # fmt: skip
+        what = "base_name and table are given: the table has the base already" if both else (
+            f"{what} missing")  # fmt: skip
+        b.refuse("operand" if both else "missing_operand", f"rope: {what}",
+                 "rope(x, d, 'base', positions), or rope(x, d, positions=positions, table=table)")
         return b.poison(x)
     if table is not None and factors is not None:
         b.refuse("operand", "rope: factors and table are given: a table has them already",

@@ -9,7 +9,7 @@ import numpy as np
 
 from lanewise.ir.graph import Type
 from lanewise.ir.opdef import REQUIRED, Bad, OpDef, Sample, register
-from lanewise.ir.ops.rules import FLOATS, number, want_dtype, want_type
+from lanewise.ir.ops.rules import FLOATS, fail, number, want_dtype, want_type
 from lanewise.ir.values import random, rounded, wide
 
 Types = tuple[Type, ...]
@@ -20,6 +20,9 @@ def _norm_infer(op: str) -> Any:
     def infer(types: Types, attrs: Attrs) -> Types:
         want_dtype(op, "x", types[0], FLOATS)
         for name, t in zip(("gain", "bias"), types[1:], strict=False):
+            if t.shape[-1:] == types[0].shape and len(t.shape) > 1:
+                fail("shape", op, name, f"is {t}, x is {types[0]}: x comes first",
+                     f"{op}(x, {name}, ...)")  # fmt: skip
             want_type(op, name, t, "f32", types[0].shape[-1:])
         number(op, attrs, "eps", above=0)
         return (types[0],)

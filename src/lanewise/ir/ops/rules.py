@@ -55,7 +55,18 @@ def want_dtype(op: str, operand: str, type: Type, allowed: Sequence[str]) -> Non
 def want_rank(op: str, operand: str, type: Type, *ranks: int) -> None:
     if len(type.shape) not in ranks:
         fail("rank", op, operand, f"is {type}; its rank must be {_or(ranks)}",
-             f"reshape({operand}, a shape of {_or(ranks)} axes)")  # fmt: skip
+             f"reshape({operand}, {_of_rank(type.shape, ranks)})")  # fmt: skip
+
+
+def _of_rank(own: tuple[int, ...], ranks: tuple[int, ...]) -> str:
+    """A shape of so many axes, where one suggests itself."""
+    rank = ranks[0]
+    plain = tuple(d for d in own if d > 1) or (1,)
+    if len(ranks) == 1 and len(own) > rank == len(plain):
+        return str(plain)
+    if ranks == (2,):
+        return str((math.prod(own[:-1]), own[-1]))
+    return f"a shape of {_or(ranks)} axes"
 
 
 def want_shape(op: str, operand: str, type: Type, shape: Sequence[int]) -> None:
