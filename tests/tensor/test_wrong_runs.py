@@ -7,6 +7,7 @@ the plan goes on as before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -150,7 +151,23 @@ ROWS: dict[str, Row] = {
         lambda g: g | {"y": [[0.0] * 8] * 4}, "kind", "is list, no array",
         "np.empty((4, 8), np.float32)", lambda g: g | {"y": np.empty((4, 8), np.float32)}),
     "a number for an array": Row(
-        lambda g: g | {"x": 1.0}, "kind", "is float, no array", "np.asarray(x, np.float32)"),
+        lambda g: g | {"x": 1.0}, "kind", "is float, no array",
+        "np.full((4, 8), x, np.float32)", lambda g: g | {"x": np.full((4, 8), 1.0, np.float32)}),
+    "numbers one by one": Row(
+        lambda g: g | {"ids": (i for i in range(2))}, "kind", "is generator, no array",
+        "np.asarray(list(x), np.uint32)",
+        lambda g: g | {"ids": np.asarray(list(range(2)), np.uint32)}),
+    "a list for a format": Row(
+        lambda g: g | {"w": [[1.0] * 32] * 5}, "kind", "is list, no array", "quantize_int8(x)",
+        lambda g: g | {"w": t.quantize_int8([[1.0] * 32] * 5)}),
+    "bytes": Row(
+        lambda g: g | {"x": np.ones((4, 8), np.float32).tobytes()}, "dtype", "is bytes",
+        "np.frombuffer(x, np.float32).reshape(4, 8)",
+        lambda g: g | {"x": np.frombuffer(np.ones((4, 8), np.float32).tobytes(), np.float32)
+                       .reshape(4, 8)}),
+    "a masked array": Row(
+        lambda g: g | {"x": np.ma.ones((4, 8), np.float32)}, "kind", "has a mask", "x.filled(0)",
+        lambda g: g | {"x": np.ma.ones((4, 8), np.float32).filled(0)}),
     "nothing": Row(
         lambda g: g | {"x": None}, "kind", "is NoneType, no array", "an array of f32 [4, 8]"),
     "a tensor for its numbers": Row(
@@ -166,6 +183,15 @@ ROWS: dict[str, Row] = {
         lambda g: g | {"n": -1}, "scalar", "0 to 2^32 - 1", "pass a u32"),
     "a text for a number": Row(
         lambda g: g | {"scale": "2"}, "scalar", "'2', it must be a number", "pass a f32"),
+    "a number beyond f32": Row(
+        lambda g: g | {"scale": 1e300}, "scalar", "1e+300, it must be a number of f32",
+        "pass a f32"),
+    "an array of one number": Row(
+        lambda g: g | {"scale": np.array([2.0])}, "scalar", "a number of f32", "x.item()",
+        lambda g: g | {"scale": np.array([2.0]).item()}),
+    "a decimal number": Row(
+        lambda g: g | {"scale": Decimal(2)}, "scalar", "Decimal('2')", "pass a f32: float(x)",
+        lambda g: g | {"scale": float(Decimal(2))}),
     "an array for a number": Row(
         lambda g: g | {"scale": np.ones(3)}, "scalar", "it must be a number", "pass a f32"),
     "too many live rows": Row(
@@ -199,7 +225,7 @@ def test_a_wrong_submission_is_refused_at_its_line(plan, name):
 
 
 def test_all_that_is_wrong_comes_at_once_with_its_line(plan):
-    given = good() | {"x": np.ones(3), "n": "many", "other": 1}
+    given = good() | {"x": np.ones(3), "n": "many", "Id": 1}
     del given["ids"]
     with pytest.raises(Refused) as caught:
         plan.run(given)
@@ -207,6 +233,7 @@ def test_all_that_is_wrong_comes_at_once_with_its_line(plan):
     assert sorted(e.code for e in errors) == [
         "run.dtype", "run.extra", "run.missing", "run.scalar"]  # fmt: skip
     assert all(e.place.startswith(__file__) and e.remedy for e in errors)
+    assert any(e.code == "run.extra" and "like it: 'ids'" in e.remedy for e in errors)
 
 
 def refused(call: Callable[[], object]) -> LanewiseError:

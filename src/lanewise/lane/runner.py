@@ -163,10 +163,12 @@ class Runner:
         except (TypeError, ValueError, OverflowError):
             found, exact = [], False
         if not exact:
-            raise UsageError(
-                "usage.token", "the token ids are not integers",
-                remedy=f"ids are 0 to {self.vocab - 1}",
-            )  # fmt: skip
+            remedy = f"ids are 0 to {self.vocab - 1}"
+            if isinstance(ids, str):
+                remedy = f"tokenizer.encode(text) gives them: {remedy}"
+            elif isinstance(ids, list | tuple) and ids and isinstance(ids[0], Mapping):
+                remedy = "messages are for `chat`"
+            raise UsageError("usage.token", "the token ids are not integers", remedy=remedy)
         if not found:
             raise UsageError(
                 "usage.prompt", "the prompt holds no token", remedy="give at least one token"

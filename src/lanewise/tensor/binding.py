@@ -6,8 +6,9 @@ Every mistake of a set is found at once.  An object that is bound again is not l
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,8 @@ def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = 
         value = value.array
     if not isinstance(value, np.ndarray):
         value = _foreign(port, value)
+    elif isinstance(value, np.ma.MaskedArray):
+        raise _bad("kind", port, "has a mask, which nobody reads", _made(port) or "x.filled(0)")
     dtype, shape = want or numpy_type(port)
     if value.dtype != dtype:
         what = f"is {value.dtype}, it must be {dtype.name}"
@@ -227,20 +230,35 @@ def _foreign(port: PortDesc, value: Any) -> Array:
     if elsewhere is not None:
         raise _bad("device", port, f"lies on device {elsewhere}, not in this processor's memory",
                    _made(port) or "bring it here first: x.cpu()")  # fmt: skip
-    if value is None or isinstance(value, str | bytes | dict | set):
+    if value is None or isinstance(value, str | dict | set):
         raise _bad("kind", port, f"is {type(value).__name__}, no array", _made(port) or
                    f"bind an array of {port.dtype} {list(port.shape)}")  # fmt: skip
+    dtype, shape = numpy_type(port)
     try:
-        return from_object(value, extension(numpy_type(port)[0]))
+        found = from_object(value, extension(dtype))
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        numbers = isinstance(value, list | tuple | int | float | complex | np.generic)
+        numbers = isinstance(value, Iterable | int | float | complex)
         why = "" if numbers else f" that is used where it is: {error}"
         remedy = "a NumPy array, a DLPack object, a buffer, or Runtime.buffer"
         if numbers or hasattr(value, "__array__"):
-            dtype = numpy_type(port)[0]
-            remedy = f"make an array of it: np.asarray(x, {_name(dtype)})"
+            remedy = f"make an array of it: {_array_of(port, value)}"
         raise _bad("kind", port, f"is {type(value).__name__}, no array{why}",
                    _made(port) or remedy) from None  # fmt: skip
+    if isinstance(value, bytes | bytearray | memoryview) and found.dtype == np.uint8 != dtype:
+        raise _bad("dtype", port, f"is {type(value).__name__}, it must be {dtype.name}",
+                   _made(port) or f"np.frombuffer(x, {_name(dtype)}).reshape{shape}")  # fmt: skip
+    return found
+
+
+def _array_of(port: PortDesc, value: Any) -> str:
+    """What makes the array of a port that is read of numbers that are none yet."""
+    dtype, shape = numpy_type(port)
+    if port.dtype not in DTYPES:
+        return _converted(port, dtype, shape)
+    if isinstance(value, int | float):
+        return f"np.full({shape}, x, {_name(dtype)})"
+    plain = isinstance(value, Sequence) or hasattr(value, "__array__")
+    return f"np.asarray({'x' if plain else 'list(x)'}, {_name(dtype)})"
 
 
 def _bad(code: str, port: PortDesc, what: str, remedy: str) -> RunError:
@@ -252,11 +270,20 @@ def number(scalar: ScalarDesc, value: Any) -> int | float:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
     if scalar.kind == "u32" and whole and 0 <= value < 1 << 32:
         return int(value)
-    if scalar.kind == "f32" and (whole or isinstance(value, float | np.floating)):
+    real = whole or isinstance(value, float | np.floating)
+    if scalar.kind == "f32" and real and not _F32_MAX < abs(value) < math.inf:
         return float(value)
-    want = "an integer from 0 to 2^32 - 1" if scalar.kind == "u32" else "a number"
+    want = "an integer from 0 to 2^32 - 1" if scalar.kind == "u32" else "a number of f32"
+    hint = f": {'int' if scalar.kind == 'u32' else 'float'}(x)"
+    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):
+        hint = ": x.item()"
+    elif not hasattr(value, "__float__") or (real and scalar.kind == "f32"):
+        hint = ""
     raise RunError("run.scalar", f"scalar {scalar.name!r} is {value!r}, it must be {want}",
-                   remedy=f"pass a {scalar.kind}")  # fmt: skip
+                   remedy=f"pass a {scalar.kind}{hint}")  # fmt: skip
+
+
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +374,13 @@ class Table:
     def _scalar(self, name: str) -> ScalarDesc:
         found = self.scalars.get(name)
         if found is None:
-            names = ", ".join([*self.ports, *self.scalars])
-            raise RunError("run.extra", f"the plan has no {name!r}", remedy=f"it has: {names}")
+            from difflib import get_close_matches
+
+            names = [*self.ports, *self.scalars]
+            near = {n.lower(): n for n in names}
+            like = get_close_matches(str(name).lower(), near, 1)
+            raise RunError("run.extra", f"the plan has no {name!r}", remedy=f"it has: "
+                           f"{', '.join(names)}{f'; like it: {near[like[0]]!r}' if like else ''}")
         return found
 
     def _missing(self, bindings: Mapping[str, Any]) -> list[RunError]:
