@@ -56,6 +56,20 @@ def test_compile_raises_all_of_them():
     assert all(e.place.startswith(__file__) for e in caught.value.errors)
 
 
+def test_a_builder_that_was_refused_says_that_it_keeps_that():
+    b = runtime().builder("mlp")
+    x = b.input("x", t.f32, (4, 8))
+    b.output("y", t.reshape(x, (5, 5)))
+    with pytest.raises(GraphError, match="32 elements"):
+        b.compile()
+    b.output("y", t.reshape(x, (8, 4)))  # as in a notebook
+    with pytest.raises(Refused) as caught:
+        b.compile()
+    assert [e.code for e in caught.value.errors] == ["graph.shape", "graph.refused"]
+    assert "rt.builder()" in caught.value.errors[1].remedy
+    assert caught.value.errors[1].place.startswith(__file__)
+
+
 def _x(b: t.Builder, *shape: int, name: str = "x") -> t.Tensor:
     return b.input(name, t.f32, shape)
 

@@ -373,6 +373,8 @@ def test_a_busy_plan_names_itself_and_what_to_do():
                 error = refused(call)
                 assert error.code == "run.busy" and remedy in error.remedy
                 assert "'busy'" in error.message and error.place.startswith(__file__)
+            error = refused(lambda: fence.wait("long"))  # type: ignore[arg-type]
+            assert error.code == "usage.option" and error.place.startswith(__file__)
             error = refused(lambda: fence.wait(0))
             assert error.code == "run.timeout" and error.place.startswith(__file__)
             error = refused(rt.close)

@@ -74,6 +74,7 @@ class Builder(OfThisProcess):
         self._scalar_refs: dict[str, tuple[Ref, str]] = {}
         self._writes: dict[str, list[tuple[int, tuple[int, ...], str, str]]] = {}
         self._constants: dict[str, Ref] = {}
+        self._told = False  # its refusals were raised once
 
     _again = "record in each process: an identity is the same in all"
 
@@ -450,7 +451,12 @@ class Builder(OfThisProcess):
         """The recorded graph as the pipeline takes it; raises every refusal together."""
         from lanewise.tensor.lowering import lower_roots
 
-        collect(self._errors)
+        again = [GraphError(
+            "graph.refused", f"{self.name!r} was refused before, and keeps what was refused",
+            place=call_site(), remedy="record anew, in a new builder: rt.builder()",
+        )] if self._told and self._errors else []  # fmt: skip
+        self._told = True
+        collect([*self._errors, *again])
         if not self._writes and not any(p.kind == "output" for p in self.ports):
             raise GraphError("graph.empty", f"{self.name!r} has no output and writes no state",
                              place=call_site(), remedy="b.output(name, tensor)")  # fmt: skip

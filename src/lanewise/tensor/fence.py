@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from lanewise.closing import OfThisProcess
-from lanewise.errors import LanewiseError, RunError, call_site
+from lanewise.errors import LanewiseError, RunError, UsageError, call_site
 
 _SLICE_S = 0.05  # native code does not see signals
 
@@ -58,6 +60,11 @@ class Fence(OfThisProcess):
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the end.  Raises what the submission failed with, RunError ``run.timeout``
         after ``timeout`` seconds, or ``run.forked`` in a process that was forked meanwhile."""
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number)
+        ):
+            raise UsageError("usage.option", f"timeout is {timeout!r}", place=call_site(),
+                             remedy="seconds, or None: wait to the end")  # fmt: skip
         if not self._ended:
             self._wait(timeout)
         if self.error is not None:
