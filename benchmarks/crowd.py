@@ -7,7 +7,7 @@ With C cores, T threads and B busy processes a fair scheduler gives each C / (B 
 third for as many threads as cores among twice as many.  "of fair" is the rate / the rate alone
 over that share; what is lost to waiting for threads that do not run shows as less than 1.  Each
 round measures alone, crowded and throttled in turn, on all cores and on one thread; ratios are
-within a round, medians are told.  The quota is half of the machine, in a cgroup (v2) of its own;
+within a round, medians are told.  The quota is half of the machine, in a cgroup of its own;
 where none can be made, the notes say so.  The busy processes end with the script, however it ends.
 """
 
@@ -66,14 +66,34 @@ class NoQuota(RuntimeError):
     """No cgroup with a quota can be made here."""
 
 
-def own_cgroup(text: str, roots: Sequence[Path]) -> Path:
-    """The v2 cgroup of this process, by /proc/self/cgroup; NoQuota if there is none."""
-    inner = [line[3:].strip("/") for line in text.splitlines() if line.startswith("0::")]
-    for root in roots:
-        if inner and (root / "cgroup.procs").exists():
-            folder = root / inner[0]
-            return folder if folder.is_dir() else root
-    raise NoQuota("no cgroup v2 is mounted")
+def own_cgroup(text: str, root: Path) -> Path:
+    """The cgroup of this process that has to do with CPUs, by /proc/self/cgroup: of v1's cpu
+    controller, or of v2; NoQuota if there is none."""
+    found: list[tuple[Path, str]] = []
+    for line in text.splitlines():
+        number, names, inner = line.split(":", 2)
+        if "cpu" in names.split(","):
+            found.insert(0, (root / names, inner))
+        elif number == "0" and not names:
+            found += [(root, inner), (root / "unified", inner)]
+    for base, inner in found:
+        if (base / "cgroup.procs").exists():
+            folder = base / inner.strip("/")
+            return folder if folder.is_dir() else base
+    raise NoQuota("no cgroup of CPUs is mounted")
+
+
+def limit(folder: Path, cpus: float) -> bool:
+    """Give a cgroup so many CPUs' time; False if it takes no quota."""
+    us = round(cpus * PERIOD_US)
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{us} {PERIOD_US}")
+    elif (folder / "cpu.cfs_quota_us").exists():
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (folder / "cpu.cfs_quota_us").write_text(str(us))
+    else:
+        return False
+    return True
 
 
 @contextmanager
@@ -91,9 +111,8 @@ def quota(cpus: float, own: Path, make: Callable[[Path], None] = Path.mkdir) -> 
             problem = f"{error.strerror}: {folder}"
             continue
         try:
-            if not (folder / "cpu.max").exists():
+            if not limit(folder, cpus):
                 continue
-            (folder / "cpu.max").write_text(f"{round(cpus * PERIOD_US)} {PERIOD_US}")
             (folder / "cgroup.procs").write_text(pid)
         except OSError as error:
             problem = f"{error.strerror}: {folder}"
@@ -158,8 +177,7 @@ def measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     states = {"alone": lambda: ExitStack(), "crowded": lambda: crowd(busy)}
     notes = []
     try:
-        own = own_cgroup(Path("/proc/self/cgroup").read_text(),
-                         [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")])  # fmt: skip
+        own = own_cgroup(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"))
         with quota(cpus, own):
             pass
         states["throttled"] = lambda: quota(cpus, own)

@@ -122,7 +122,8 @@ def test_a_quota_is_a_cgroup_of_its_own(
     tmp_path: Path, hands_on: tuple[str, ...], seen: str
 ) -> None:
     groups = Groups(tmp_path, hands_on)
-    assert crowd.own_cgroup("4:cpu:/x\n0::/a/b\n", [tmp_path / "none", tmp_path]) == groups.own
+    for text in ("0::/a/b\n", "4:cpu:/x\n0::/a/b\n"):  # no v1 cpu controller is mounted
+        assert crowd.own_cgroup(text, tmp_path) == groups.own
     groups.quota()
     assert groups.seen == f"{seen}: 150000 100000" and not groups.left()
 
@@ -138,9 +139,23 @@ def test_where_no_quota_can_be_had(tmp_path: Path) -> None:
 
     with pytest.raises(crowd.NoQuota, match="Permission"), crowd.quota(1, groups.own, refuse):
         pass
-    for text, roots in (("4:cpu:/\n", [tmp_path]), ("0::/a\n", [tmp_path / "none"])):
-        with pytest.raises(crowd.NoQuota, match="no cgroup v2"):
-            crowd.own_cgroup(text, roots)
+    for text, root in (("4:memory:/\n", tmp_path), ("0::/a\n", tmp_path / "none")):
+        with pytest.raises(crowd.NoQuota, match="no cgroup of CPUs"):
+            crowd.own_cgroup(text, root)
+
+
+def test_a_quota_of_version_1(tmp_path: Path) -> None:
+    groups = tmp_path / "cpu"
+    groups.mkdir()
+    (groups / "cgroup.procs").touch()
+    own = crowd.own_cgroup("3:cpuset:/\n1:cpu:/\n0::/\n", tmp_path)
+    assert own == groups
+    assert not crowd.limit(own, 0.5)
+    for name in ("quota", "period"):
+        (own / f"cpu.cfs_{name}_us").touch()
+    assert crowd.limit(own, 0.5)
+    assert (own / "cpu.cfs_quota_us").read_text() == "50000"
+    assert (own / "cpu.cfs_period_us").read_text() == "100000"
 
 
 def test_a_tiny_model(capsys: pytest.CaptureFixture[str]) -> None:
