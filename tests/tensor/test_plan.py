@@ -19,6 +19,7 @@ import pytest
 from lanewise import tensor as t
 from lanewise.errors import Refused, RunError, UsageError
 from lanewise.quant.format import FORMATS
+from lanewise.tensor import binding
 from tests.tensor.support import compile, f32, outputs, run
 
 RNG = np.random.default_rng(1)
@@ -268,7 +269,13 @@ def test_a_plan_that_is_dropped_leaves_no_thread_and_does_not_keep_its_runtime_o
     rt.close()
 
 
-def test_bindings_in_another_order_or_swapped_are_seen(plan, values):
+@pytest.fixture(params=[0, 16])
+def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bindings told apart as of a plan with many, and looked at each."""
+    monkeypatch.setattr(binding, "_SHORT", request.param)
+
+
+def test_bindings_in_another_order_or_swapped_are_seen(plan, values, looked_at):
     v = {**values, "s": 1.0}
     first = run(plan, **v)["y"]
     assert (run(plan, **dict(reversed(v.items())))["y"] == first).all()
@@ -279,7 +286,7 @@ def test_bindings_in_another_order_or_swapped_are_seen(plan, values):
         assert np.abs(run(plan, **{**v, "s": s})["y"] - expected(v, s)).max() < 1e-5
 
 
-def test_shared_bindings_are_looked_at_once_and_never_stale(plan, values):
+def test_shared_bindings_are_looked_at_once_and_never_stale(plan, values, looked_at):
     v, w = values, {n: values[n] for n in ("gate", "up", "down")}
     shared, y = t.Bindings(w), np.zeros((6, 32), np.float32)
     assert dict(shared) == w and len(shared) == 3 and "gate" in repr(shared)
@@ -334,7 +341,7 @@ def test_shared_bindings_see_a_buffer_that_was_closed():
             made.run(shared, x=x, y=y)
 
 
-def test_a_binding_that_failed_half_way_is_bound_anew(plan, values, monkeypatch):
+def test_a_binding_that_failed_half_way_is_bound_anew(plan, values, monkeypatch, looked_at):
     v = {**values, "s": 1.0}
     first = run(plan, **v)["y"]
     engine, other = plan._all[0].engine, {**v, "gate": v["gate"] * 2, "down": v["down"] * 2}

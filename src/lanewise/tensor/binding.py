@@ -301,6 +301,8 @@ class Last:
 
     def news(self, bindings: Mapping[str, Any]) -> Iterable[str]:
         """The names that have to be looked at."""
+        if len(bindings) <= _SHORT:
+            return bindings
         names = list(bindings)
         if names != self.names:
             return names
@@ -312,6 +314,7 @@ class Last:
 
 
 NOTHING = Last([], [], [])
+_SHORT = 16  # bindings of which each is looked at: telling them apart takes as long
 
 
 class Table:
@@ -366,6 +369,8 @@ class Table:
 
     def good(self, bindings: Mapping[str, Any], last: Last) -> Last:
         """What a set of bindings that was bound looks like to the next."""
+        if len(bindings) <= _SHORT:
+            return NOTHING
         if list(bindings) == last.names:
             return Last(last.names, list(bindings.values()), last.looked)
         looked = [i for i, n in enumerate(bindings) if n not in self._weights]
