@@ -153,6 +153,35 @@ def test_a_cache_that_could_not_close_keeps_what_a_thread_compiles_meanwhile():
         made[0].run(x=x[:2], z=x[:2], y=y[:2])
 
 
+FIRST = """
+import sys, threading
+from lanewise import tensor as t
+sys.setswitchinterval(1e-6)
+rt, gate, said = t.Runtime("reference"), threading.Barrier(6), []
+def work():
+    gate.wait(30)
+    try:
+        b = rt.builder("g")
+        b.output("y", t.exp(b.input("x", t.f32, (4, 8))))
+        b.compile().close()
+        said.append("well")
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+threads = [threading.Thread(target=work) for _ in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(said)
+"""
+
+
+def test_the_first_use_of_a_process_may_be_by_many_threads():
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True,
+                              timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(
+                                  sys.path)})  # fmt: skip
+        assert done.stdout.strip() == str(["well"] * 6), done.stdout + done.stderr
+
+
 def test_a_runtime_that_closes_while_a_thread_compiles():
     rt, inside, go = t.Runtime("cpu", threads=1), threading.Event(), threading.Event()
     b = rt.builder()

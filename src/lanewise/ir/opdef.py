@@ -94,9 +94,11 @@ def ops() -> Mapping[str, OpDef]:
     """Every registered op, by name."""
     global _loaded
     if not _loaded:
-        _loaded = True
+        # Threads may come here together: each waits for the modules that another imports, and
+        # nobody sees the table before it is whole.
         for module in MODULES:
             importlib.import_module(f"lanewise.ir.ops.{module}")
+        _loaded = True
     return _OPS
 
 
