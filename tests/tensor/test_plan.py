@@ -20,7 +20,7 @@ from lanewise import tensor as t
 from lanewise.errors import Refused, RunError, UsageError
 from lanewise.quant.format import FORMATS
 from lanewise.tensor import binding
-from tests.tensor.support import compile, f32, outputs, run
+from tests.tensor.support import compile, f32, outputs, run, runtime
 
 RNG = np.random.default_rng(1)
 
@@ -179,6 +179,7 @@ def test_one_submission_in_flight():
 
 def test_what_breaks_off_a_submission_leaves_the_plan_free(plan, values):
     """Ctrl-C may come at any line: here at each of those that post."""
+
     class Broken(BaseException):
         pass
 
@@ -367,6 +368,48 @@ def test_an_array_that_changes_its_shape_in_place_is_seen(plan, values):
         v["x"].shape = (64, 6)
     with pytest.raises(RunError, match=r"run.shape"):
         plan.run(v, **outputs(plan))
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["array", "buffer"])
+def test_an_array_whose_dtype_or_flags_change_in_place_is_seen(plan, values, looked_at, kept):
+    buffers = {n: runtime().buffer(t.f32, s) for n, s in (("x", (6, 64)), ("y", (6, 32)))}
+    x, y = buffers["x"].array, buffers["y"].array
+    x[...] = values["x"]
+    v = {**values, "s": 1.0, **(buffers if kept else {"x": x, "y": y})}
+    plan.run(v)
+    first = y.copy()
+
+    def refused(code: str) -> None:
+        for call in (plan.run, lambda g: plan.submit(g).wait()):
+            with pytest.raises(RunError, match=rf"run.{code}"):
+                call(v)
+        assert (y == first).all()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x.dtype = np.int32
+        x += 1 << 23  # other numbers, if they were read
+        refused("dtype")
+        x -= 1 << 23
+        x.dtype = np.float32
+    y.flags.writeable = False
+    x *= 2
+    refused("readonly")
+    x /= 2
+    x.flags.writeable, y.flags.writeable = False, True  # what is read may be read-only
+    y[...] = 0
+    plan.run(v)
+    assert (y == first).all()
+
+
+def test_bindings_are_made_as_a_dictionary_is():
+    x = np.ones(3)
+    assert dict(t.Bindings(x=x)) == dict(t.Bindings({"x": x})) == {"x": x}
+    assert len(t.Bindings()) == 0 and t.Bindings({"x": 1}, x=x)["x"] is x
+    for wrong in ([x], None, 5):
+        with pytest.raises(UsageError, match=r"(?s)usage.option.*t.Bindings\(x=xs\)") as caught:
+            t.Bindings(wrong)  # type: ignore[arg-type]
+        assert caught.value.place.startswith(__file__)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,7 +1,9 @@
 """What a submission binds, checked whole before anything is bound.
 
 Laws: bytes are never copied or converted; what would need it is refused with the words that do it.
-Every mistake of a set is found at once.  An object that is bound again is not looked at again.
+Every mistake of a set is found at once.  An array that is bound again is asked whether it is still
+of the shape, strides and dtype that it had, and writable where it is written; weights that are
+given again (and what a `Bindings` holds) are not looked at twice.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,10 @@ from numpy.typing import NDArray
 
 from lanewise.closing import Closing
 from lanewise.dtypes import DTYPES, extension
-from lanewise.errors import LanewiseError, RunError, call_site, collect
+from lanewise.errors import LanewiseError, RunError, UsageError, call_site, collect
 from lanewise.ir.ops.rules import regroups, reordered
 from lanewise.quant.format import FORMATS
-from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor
+from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, short
 from lanewise.tensor.interop import device_of, from_object, to_dlpack
 
 Array = NDArray[Any]
@@ -57,12 +60,17 @@ class Buffer(Closing):
         if kind is None or np.dtype(kind) == self.array.dtype:
             return self.array.copy() if copy else self.array
         if copy is False:
-            raise RunError("run.copy", f"{np.dtype(kind)} of a buffer of {self.array.dtype} is a "
-                           "copy", place=call_site(), remedy="leave copy=False out")
+            raise RunError(
+                "run.copy",
+                f"{np.dtype(kind)} of a buffer of {self.array.dtype} is a copy",
+                place=call_site(),
+                remedy="leave copy=False out",
+            )
         return self.array.astype(kind)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Its memory by the buffer protocol.  Raises RunError ``run.buffer`` (a BufferError, too)
+        """Its memory by the buffer protocol, which Python asks for since 3.12 (before, and after:
+        ``memoryview(buffer.array)``).  Raises RunError ``run.buffer`` (a BufferError, too)
         for bf16 and 8-bit floats, which the protocol has no letter for."""
         array = self.array
         if extension(array.dtype):
@@ -96,16 +104,28 @@ class Buffer(Closing):
         self._array = None
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 class Bindings(Mapping[str, Any]):
     """Buffers and numbers by name, as a mapping that does not change: what many submissions share.
 
     A plan looks at each array of it once, not at every submission (a step may have hundreds of
-    weights).  ``weights = t.Bindings(weights)``, then ``plan.submit(weights, tokens=ids)``.
+    weights): an array's shape, dtype and flags stay as they are.  ``weights =
+    t.Bindings(weights)``, then ``plan.submit(weights, tokens=ids)``; keywords alone do as well:
+    ``t.Bindings(w=w, g=g)``.  Raises UsageError ``usage.option`` for what is no mapping.
     """
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: Mapping[str, Any], /, **more: Any) -> None:
+    def __init__(self, values: Mapping[str, Any] = _NONE, /, **more: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise UsageError(
+                "usage.option",
+                f"bindings are {short(values)}",
+                place=call_site(),
+                remedy="a mapping of names, or keywords: t.Bindings(x=xs)",
+            )
         self._values = {**values, **more}
 
     def __getitem__(self, name: str) -> Any:
@@ -139,13 +159,15 @@ def numpy_type(port: PortDesc) -> tuple[Any, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What is bound: the caller's object, its array, its bytes begin..end."""
+    """What is bound: the caller's object, its array, its bytes begin..end, what it was then."""
 
     value: Any
     array: Array
     begin: int
     end: int
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    written: bool
 
 
 def view(port: PortDesc, value: Any, want: tuple[Any, tuple[int, ...]] | None = None) -> Array:
@@ -235,7 +257,7 @@ def _foreign(port: PortDesc, value: Any) -> Array:
                    f"bind an array of {port.dtype} {list(port.shape)}")  # fmt: skip
     dtype, shape = numpy_type(port)
     try:
-        found = from_object(value, extension(dtype))
+        found = from_object(value, extension(dtype), port.kind in _WRITTEN)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         numbers = isinstance(value, Iterable | int | float | complex)
         why = "" if numbers else f" that is used where it is: {error}"
@@ -348,8 +370,9 @@ class Table:
                     array = view(port, value, self._types[name])
                     begin = int(array.ctypes.data)
                     changed[name] = Bound(
-                        value, array, begin, begin + array.nbytes, array.shape
-                    )
+                        value, array, begin, begin + array.nbytes, array.shape, array.dtype,
+                        name in self._written,
+                    )  # fmt: skip
             except LanewiseError as error:
                 errors.append(error)
         if len(bindings) + fixed != len(self.ports) + len(self.scalars) or errors:
@@ -363,8 +386,7 @@ class Table:
     def lasting(self, bindings: Mapping[str, Any]) -> bool:
         """Are they arrays all of them, which need no second look? (A buffer may be closed.)"""
         return all(
-            name in self.ports and not isinstance(value, Buffer)
-            for name, value in bindings.items()
+            name in self.ports and not isinstance(value, Buffer) for name, value in bindings.items()
         )
 
     def good(self, bindings: Mapping[str, Any], last: Last) -> Last:
@@ -384,8 +406,12 @@ class Table:
             names = [*self.ports, *self.scalars]
             near = {n.lower(): n for n in names}
             like = get_close_matches(str(name).lower(), near, 1)
-            raise RunError("run.extra", f"the plan has no {name!r}", remedy=f"it has: "
-                           f"{', '.join(names)}{f'; like it: {near[like[0]]!r}' if like else ''}")
+            raise RunError(
+                "run.extra",
+                f"the plan has no {name!r}",
+                remedy=f"it has: "
+                f"{', '.join(names)}{f'; like it: {near[like[0]]!r}' if like else ''}",
+            )
         return found
 
     def _missing(self, bindings: Mapping[str, Any]) -> list[RunError]:
@@ -409,9 +435,7 @@ class Table:
                         errors.append(_shared(name, other, written))
         return errors
 
-    def _overlaps(
-        self, bound: Mapping[str, Bound], changed: Mapping[str, Bound]
-    ) -> list[RunError]:
+    def _overlaps(self, bound: Mapping[str, Bound], changed: Mapping[str, Bound]) -> list[RunError]:
         """The same for all: a walk over the spans in order."""
         errors: list[RunError] = []
         reach: list[tuple[int, str]] = []
@@ -454,7 +478,15 @@ def _shared(name: str, other: str, written: set[str]) -> RunError:
 
 
 def _same(value: Any, last: Bound) -> bool:
-    """Is an object that was good still what it was?"""
+    """Is an object that was good still what it was? (An array's attributes may be assigned to.)"""
     if isinstance(value, Buffer):
-        return value._array is last.array
-    return value is not last.array or (value.shape == last.shape and value.flags.c_contiguous)
+        value = value._array
+        if value is not last.array:
+            return False
+    elif value is not last.array:
+        return True  # an object that lent its memory
+    flags = value.flags
+    return (
+        value.dtype is last.dtype and value.shape == last.shape and flags.c_contiguous
+        and (flags.writeable or not last.written)
+    )  # fmt: skip

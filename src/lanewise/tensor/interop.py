@@ -72,25 +72,34 @@ def to_dlpack(array: Array, **options: Any) -> Any:
     return capsule
 
 
-def from_dlpack(value: Any, extension: bool = False) -> Array:
+def from_dlpack(value: Any, extension: bool = False, written: bool = False) -> Array:
     """The array of a DLPack object, without a copy.
 
     ``extension``: it is looked at by our own reader first, since NumPy does not know bf16 and
-    8-bit floats (and keeps a capsule that it refuses).  Raises TypeError, ValueError,
-    RuntimeError or BufferError.
+    8-bit floats (and keeps a capsule that it refuses).  ``written``: it has to be writable if its
+    producer does not forbid it.  Raises TypeError, ValueError, RuntimeError or BufferError.
     """
     found = _extension(value) if extension else None
     if found is not None:
         return found
     try:
-        return np.from_dlpack(value, copy=False)
+        found = np.from_dlpack(value, copy=False)
     except TypeError:  # a producer of before the argument
-        return np.from_dlpack(value)
+        found = np.from_dlpack(value)
     except RuntimeError:  # a dtype of ours that is not the port's is told by its name
         found = None if extension else _extension(value)
         if found is None:
             raise
-        return found
+    readonly = written and found.size and not found.flags.writeable
+    return _lent(value, found) if readonly else found
+
+
+def _asked(value: Any) -> Any:
+    """The capsule of a DLPack object, asked for without a copy."""
+    try:
+        return value.__dlpack__(max_version=VERSION, copy=False)
+    except TypeError:  # a producer of before the arguments
+        return value.__dlpack__()
 
 
 def _extension(value: Any) -> Array | None:
@@ -99,15 +108,27 @@ def _extension(value: Any) -> Array | None:
 
     if device_of(value) is not None:
         return None
-    try:
-        capsule = value.__dlpack__(max_version=VERSION, copy=False)
-    except TypeError:  # a producer of before the arguments
-        capsule = value.__dlpack__()
-    tensor, versioned = _opened(capsule)
+    capsule = _asked(value)
+    tensor, _ = _opened(capsule)
     name = next((n for n, code in CODES.items() if code == tensor.code), "")
     dtype = np.dtype(getattr(ml_dtypes, name)) if name else None
     if dtype is None or (tensor.bits, tensor.lanes) != (8 * dtype.itemsize, 1):
         return None
+    return _array(capsule, dtype)
+
+
+def _lent(value: Any, found: Array) -> Array:
+    """What NumPy calls read-only, writable if only its capsule's age is why: one without a version
+    cannot say that it is read-only, so NumPy takes that of each; to the standard none is."""
+    capsule = _asked(value)
+    tensor, versioned = _opened(capsule)
+    same = tensor.data + tensor.byte_offset == found.ctypes.data
+    return found if versioned is not None or not same else _array(capsule, found.dtype)
+
+
+def _array(capsule: Any, dtype: np.dtype[Any]) -> Array:
+    """The array of a capsule, which it keeps.  Raises BufferError for a copy."""
+    tensor, versioned = _opened(capsule)
     if versioned is not None and versioned.flags & IS_COPIED:
         raise BufferError("its producer made a copy")
     shape, size = tuple(tensor.shape[i] for i in range(tensor.ndim)), dtype.itemsize
@@ -122,10 +143,10 @@ def _extension(value: Any) -> Array | None:
     return np.ndarray(shape, dtype, whole, 0, strides)  # type: ignore[arg-type]
 
 
-def from_object(value: Any, extension: bool = False) -> Array:
+def from_object(value: Any, extension: bool = False, written: bool = False) -> Array:
     """The array of a DLPack object or of anything with the buffer protocol."""
     if hasattr(value, "__dlpack__"):
-        return from_dlpack(value, extension)
+        return from_dlpack(value, extension, written)
     return np.asarray(memoryview(value))
 
 
