@@ -35,6 +35,17 @@ def test_options_reach_the_lane(call):
     }  # fmt: skip
 
 
+def test_many_threads_for_each_cpu_are_told_of(monkeypatch, capsys):
+    monkeypatch.setattr("lanewise.runtime.cpus.available_cpus", lambda: 2)
+    common._tell_of_threads(8)
+    assert capsys.readouterr().err == ""
+    common._tell_of_threads(9)
+    assert "9 threads on 2 CPUs" in capsys.readouterr().err
+    monkeypatch.setenv("LANEWISE_THREADS", "100")
+    common._tell_of_threads(None)
+    assert "-t 2 is what runs at once" in capsys.readouterr().err
+
+
 def test_defaults_and_environment(call, monkeypatch):
     call("run", "fake", "hi")
     assert fake.FakeLane.last.options == {

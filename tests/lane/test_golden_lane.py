@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,20 @@ def test_reference_mode_is_pytorch(name: str) -> None:
     with lw.compile(GOLDEN / f"{name}.gguf", activations="f32", kv="f32", threads=2) as lane:
         found = lane.logits(IDS)[LOGITS["rows"]]
     assert np.abs(found - LOGITS[name]).max() <= 1e-5 * np.abs(LOGITS[name]).max()
+
+
+def test_a_file_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/b\xffd.gguf"
+    try:
+        Path(os.fsdecode(path)).write_bytes((GOLDEN / f"{QUANTISED[0]}.gguf").read_bytes())
+    except (OSError, UnicodeError):
+        pytest.skip("no such names here")
+    ids = []
+    for name in (os.fsdecode(path), GOLDEN / f"{QUANTISED[0]}.gguf"):
+        with lw.compile(name, threads=1) as lane:
+            ids.append(list(lane.generate(IDS, max_tokens=4, temperature=0).ids))
+            ids[-1] += [int(lane.logits(IDS).argmax())]
+    assert ids[0] == ids[1]
 
 
 @pytest.fixture(scope="module", params=QUANTISED)

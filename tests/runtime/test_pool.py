@@ -198,6 +198,31 @@ def test_threads_end_with_the_pool(native: tuple[Library, int]) -> None:
     assert threading.active_count() == before
 
 
+def test_threads_that_the_system_does_not_give(
+    native: tuple[Library, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, fn = native
+    workers, start, left = ThreadPool(library, 4), threading.Thread.start, [2]
+
+    def few(thread: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    counter = Counter(workers)
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(RunError, match=r"(?s)run.threads.*fewer threads"):
+        workers.run(fn, counter.address)
+    with pytest.raises(RunError, match=r"run.threads"):
+        Submitter(workers).start()
+    workers.run(fn, counter.address, 3)  # those that are there work
+    monkeypatch.undo()
+    workers.run(fn, counter.address)
+    assert counter.hits(5) == [7, 7, 7, 4, 0]
+    workers.close()
+
+
 # Python 3.12 warns of what these tests are about.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_fork(native: tuple[Library, int]) -> None:

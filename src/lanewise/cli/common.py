@@ -25,7 +25,21 @@ def open_lane(model: str, options: LaneOptions, progress: Progress | None) -> La
     """Compile `model` (a path or a name) and open it; what is None is left to the settings."""
     import lanewise
 
+    _tell_of_threads(options.threads)
     return lanewise.compile(model, progress=progress, **asdict(options))
+
+
+def _tell_of_threads(asked: int | None) -> None:
+    """So many threads for each CPU that they do little but wait are asked for: say so, once."""
+    import click
+
+    from lanewise import settings
+    from lanewise.runtime.cpus import available_cpus
+
+    threads, cpus = int(settings.resolve("threads", asked)), available_cpus()
+    if threads > 4 * cpus:
+        click.echo(f"note: {threads} threads on {cpus} CPUs wait for one another; -t {cpus} is "
+                   "what runs at once", err=True)  # fmt: skip
 
 
 def in_force(options: LaneOptions) -> dict[str, Any]:

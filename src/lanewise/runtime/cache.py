@@ -57,7 +57,8 @@ def key(*parts: str | bytes) -> str:
     """SHA-256, in hexadecimal, over parts and their lengths."""
     h = hashlib.sha256()
     for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
+        # Names of files may hold bytes that are no UTF-8.
+        raw = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         h.update(len(raw).to_bytes(8, "little"))
         h.update(raw)
     return h.hexdigest()

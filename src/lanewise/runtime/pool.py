@@ -55,7 +55,7 @@ class _Native:
                     target=_work, args=(self.work, self.address, t, self.memory),
                     name=f"lanewise-{t}", daemon=True,
                 )  # fmt: skip
-                worker.start()
+                start_thread(worker)
                 self.workers.append(worker)
 
     def stop(self) -> None:
@@ -71,6 +71,17 @@ class _Native:
             self.stopped = True
         for worker in self.workers:
             worker.join(_EXIT_S)
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Raises RunError ``run.threads`` where the system gives no more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise RunError(
+            "run.threads", f"no thread could be started ({error}): {threading.active_count()} run",
+            remedy="use fewer threads, or raise the limits of memory and processes (ulimit -v, -u)",
+        ) from error  # fmt: skip
 
 
 def _work(work: Any, address: int, t: int, memory: Block) -> None:

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from lanewise.runtime.memory import Block
-from lanewise.runtime.pool import ThreadPool
+from lanewise.runtime.pool import ThreadPool, start_thread
 
 _TURNS = 0x7FFFFFFF
 
@@ -34,10 +34,10 @@ class Submitter:
 
     def start(self, *keep: Any) -> None:
         """Start the thread; `keep` is kept alive for what it runs."""
-        threading.Thread(
+        start_thread(threading.Thread(
             target=_work, args=(self._work, self._address, self._memory, self._pool, keep),
             name="lanewise-submit", daemon=True,
-        ).start()  # fmt: skip
+        ))  # fmt: skip
 
     @property
     def next(self) -> int:
