@@ -117,7 +117,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("tune", "auto|off", "auto", "LANEWISE_TUNE",
             "choose figures that change no result by measuring, when a model is first compiled"),
     Setting("weights_in", "memory|map", "memory", "LANEWISE_WEIGHTS_IN",
-            "read the packed weights into memory, or map their file"),
+            "read the packed weights into memory, or map their file (cut while it is in use, it "
+            "ends the process)"),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
