@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ import pytest
 
 from lanewise import tensor as t
 from lanewise.errors import LanewiseError, RunError
+from lanewise.tensor import cache as cache_module
 from tests.tensor.support import f32
 
 NAMED = {"run.busy", "run.closed", "run.open_plans"}
@@ -97,6 +99,101 @@ def test_threads_submit_compile_and_close_in_any_order(rounds):
     for seed in range(rounds):
         one_round(seed, seen)
     assert seen["right"] > rounds and {"run.closed", "run.busy"} < set(seen), seen
+
+
+def outcome(call: Callable[[], object], into: dict[str, object], name: str) -> threading.Thread:
+    """A thread that runs `call`, and puts what it gives or raises under `name`."""
+
+    def body() -> None:
+        try:
+            into[name] = call()
+        except BaseException as error:
+            into[name] = error
+
+    thread = threading.Thread(target=body, daemon=True)  # one that hangs fails, and no more
+    thread.start()
+    return thread
+
+
+def ended(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_recording_that_asks_for_its_own_key_is_refused():
+    with t.Runtime("reference") as rt, t.PlanCache(rt) as cache:
+        got: dict[str, object] = {}
+
+        def itself(b: t.Builder) -> None:
+            cache.compile(record(3), key="s")
+            record(2)(b)
+
+        def other(b: t.Builder) -> None:
+            assert cache.compile(record(3), key="inner") is cache.compile(record(3), key="inner")
+            record(2)(b)
+
+        ended(outcome(lambda: cache.compile(itself, key="s"), got, "itself"))
+        error = got["itself"]
+        assert isinstance(error, RunError) and error.code == "run.deadlock", error
+        assert "key 's' is being compiled by this thread" in error.message
+        assert error.place.startswith(__file__) and "before the other" in error.remedy
+        ended(outcome(lambda: cache.compile(other, key="s"), got, "other"))
+        assert isinstance(got["other"], t.Plan) and len(cache) == 2  # the remedy; no key is lost
+
+
+@pytest.mark.parametrize("caches", [1, 2, 3])
+def test_recordings_that_ask_for_each_other_on_threads_are_refused(caches):
+    """Three threads in a ring, over one cache or several."""
+    with t.Runtime("reference") as rt:
+        all_ = [t.PlanCache(rt) for _ in range(caches)]
+        gate, got = threading.Barrier(3), dict[str, object]()
+
+        def crossed(i: int) -> object:
+            def body(b: t.Builder) -> None:
+                gate.wait(30)
+                j = (i + 1) % 3
+                all_[j % caches].compile(record(2), key=j)
+                record(3)(b)
+
+            return all_[i % caches].compile(body, key=i)
+
+        ended(*[outcome(lambda i=i: crossed(i), got, str(i)) for i in range(3)])
+        for error in got.values():
+            assert isinstance(error, RunError) and error.code == "run.deadlock", got
+            assert error.message.count("waits for key") == 2 and error.remedy
+        for cache in all_:  # nothing is left that the next would wait for
+            assert len(cache) == 0
+            ended(outcome(lambda cache=cache: cache.compile(record(2), key=0), got, "again"))
+            assert isinstance(got["again"], t.Plan)
+            cache.close()
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_a_thread_that_is_interrupted_leaves_the_plan_to_those_that_wait(interrupt):
+    with t.Runtime("reference") as rt, t.PlanCache(rt) as cache:
+        inside, go, got = threading.Event(), threading.Event(), dict[str, object]()
+        calls: list[int] = []
+
+        def stopped(b: t.Builder) -> None:
+            inside.set()
+            assert go.wait(30)
+            raise interrupt
+
+        def whole(b: t.Builder) -> None:
+            calls.append(1)
+            record(2)(b)
+
+        first = outcome(lambda: cache.compile(stopped, key="k"), got, "first")
+        assert inside.wait(30)
+        waiters = [outcome(lambda: cache.compile(whole, key="k"), got, name) for name in ("a", "b")]
+        while len(cache_module._WAITS._for) < 2:
+            time.sleep(0.001)
+        go.set()
+        ended(first, *waiters)
+        assert isinstance(got["first"], interrupt)
+        assert isinstance(got["a"], t.Plan) and got["a"] is got["b"] and len(calls) == 1
+        assert not cache_module._WAITS._for
 
 
 def test_a_cache_that_closes_while_a_thread_compiles_leaves_nothing_open():

@@ -1,13 +1,13 @@
 """Around plans: a cache of them, buckets of lengths, and blocks of a cache shared by sequences.
 
-Laws: nothing here evicts, truncates or rounds on its own: what does not fit is refused.
+Laws: nothing here evicts, truncates or rounds on its own: what does not fit is refused.  No
+thread waits for a plan that cannot be made while it waits: that is refused too.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from lanewise.closing import Closing, OfThisProcess
@@ -18,6 +18,69 @@ from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import short
 from lanewise.tensor.plan import Plan
 from lanewise.tensor.runtime import Runtime
+
+
+class _Making:
+    """A plan that a thread compiles and that others may wait for."""
+
+    def __init__(self, key: Hashable | None) -> None:
+        self.key = key
+        self.thread = threading.get_ident()
+        self.ended = threading.Event()
+        self.plan: Plan | None = None
+        self.error: Exception | None = None
+
+
+class _Waits:
+    """Which thread waits for which plan, over all caches: one that would close a ring is
+    refused."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child process nobody waits, and nobody holds the lock."""
+        self._lock = threading.Lock()
+        self._for: dict[int, _Making] = {}
+
+    def wait(self, making: _Making) -> Plan | None:
+        """The plan, once it is there; None if its thread gave up for reasons of its own.  Raises
+        its thread's refusal, RunError ``run.deadlock``."""
+        me = threading.get_ident()
+        with self._lock:
+            chain: list[_Making] = []
+            after: _Making | None = making
+            # what has ended is waited for by nobody, though a thread may not yet have woken
+            while after is not None and not after.ended.is_set():
+                chain.append(after)
+                if after.thread == me:
+                    raise _ring(chain)
+                after = self._for.get(after.thread)
+            self._for[me] = making
+        try:
+            making.ended.wait()
+        finally:
+            with self._lock:
+                self._for.pop(me, None)
+        if making.error is not None:
+            raise making.error
+        return making.plan
+
+
+_WAITS = _Waits()
+
+
+def _ring(chain: list[_Making]) -> RunError:
+    first, *rest = (short(m.key) for m in chain)
+    said = f"key {first} is being compiled by this thread, whose recording asks for it"
+    if rest:
+        said = f"key {first} is being compiled by a thread that waits for key "
+        said += ", which another compiles that waits for key ".join(rest)
+        said += ", which this thread compiles"
+    return RunError("run.deadlock", f"{said}: they would wait for ever", place=call_site(),
+                    remedy="compile one before the other, outside of its recording; ops that two "
+                    "recordings share are a function that both call")  # fmt: skip
 
 
 class PlanCache(Closing):
@@ -32,7 +95,7 @@ class PlanCache(Closing):
             raise _option(f"runtime is {short(runtime)}", 'a runtime: PlanCache(Runtime("cpu"))')
         self._runtime = runtime
         self._plans: dict[Any, Plan] = {}
-        self._compiling: dict[Any, Future[Plan]] = {}
+        self._compiling: dict[Any, _Making] = {}
         self._lock = threading.Lock()
         self._closed = False
         on_fork(self)
@@ -63,17 +126,11 @@ class PlanCache(Closing):
             whole = ("key", key, self._runtime.description, chosen)
             if not _hashable(key):
                 raise _option(f"key is {short(key)}, which has no hash", "a tuple, or a string")
-        with self._lock:
-            if self._closed:
-                raise self._was_closed()
-            known = self._plans.get(whole)
-            if known is not None:
-                return known
-            others = self._compiling.get(whole)
-            mine = self._compiling.setdefault(whole, Future())
-        if others is not None:
-            return others.result()
+        mine = _Making(key)
         try:
+            plan = self._known(whole, mine)
+            if plan is not None:
+                return plan
             builder = builder or self._record(record)
             plan = self._runtime.compile(builder, label=label, **options)
             with self._lock:
@@ -83,18 +140,33 @@ class PlanCache(Closing):
             if not kept:  # closed by another thread, while this one compiled
                 plan.close()
                 raise self._was_closed()
-        except BaseException as error:
-            self._done(whole, mine)
-            mine.set_exception(error)
+            mine.plan = plan
+            return plan
+        except Exception as error:
+            mine.error = error
             raise
-        self._done(whole, mine)
-        mine.set_result(plan)
-        return plan
+        finally:  # without a plan and an error, this thread was interrupted
+            with self._lock:
+                if self._compiling.get(whole) is mine:
+                    del self._compiling[whole]
+            mine.ended.set()
 
-    def _done(self, whole: Any, mine: Future[Plan]) -> None:
-        with self._lock:
-            if self._compiling.get(whole) is mine:
-                del self._compiling[whole]
+    def _known(self, whole: Any, mine: _Making) -> Plan | None:
+        """The plan that is there or that another thread compiles; None if that is this one's to
+        do, which others see by `mine`."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise self._was_closed()
+                known = self._plans.get(whole)
+                if known is not None:
+                    return known
+                making = self._compiling.setdefault(whole, mine)
+            if making is mine:
+                return None
+            plan = _WAITS.wait(making)
+            if plan is not None:
+                return plan
 
     def _was_closed(self) -> RunError:
         return RunError("run.closed", "the plan cache was closed", place=call_site(),
