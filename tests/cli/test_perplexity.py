@@ -70,6 +70,18 @@ def test_the_command(call, tmp_path):
     assert second.startswith("2/2  2 tokens")
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_stdin_is_the_text_as_a_file_is(call, tmp_path, end):
+    path = tmp_path / "text"
+    path.write_bytes(f"aab{end}".encode())
+    asked = []
+    for args in ([str(path)], ["-"], ["-", "--limit", "9"]):
+        record = json.loads(call("perplexity", "fake", *args, "--json", stdin=f"aab{end}").stdout)
+        asked.append((record["perplexity"], fake.FakeLane.last.calls))
+    ids = [b % fake.VOCAB for b in path.read_bytes()]
+    assert asked[0][1] == [(ids, {})] and asked[1] == asked[0] == asked[2]
+
+
 def test_too_little_text(call):
     result = call("perplexity", "fake", "-", stdin="a")
     assert result.exit_code == 2 and "error[usage.text]: -: the text has 1 tokens" in result.stderr

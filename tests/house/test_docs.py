@@ -26,6 +26,15 @@ def test_files_that_are_named_exist(page):
     assert [x for x in named if not any((root / x).exists() for root in roots)] == []
 
 
+def test_the_first_command_is_the_transcripts():
+    """So that whoever types it sees what the page shows: the most likely tokens, and an end."""
+    text = (ROOT / "README.md").read_text()
+    first = re.search(r"\n    pip install \.\n    (lanewise .+)\n", text)
+    shown = re.search(r"<!-- transcript -->\n```console\n\$ (lanewise .+)\n", text)
+    assert first and shown and first[1] == shown[1] and "--temp 0" in shown[1]
+    assert shown[1] in (ROOT / "src/lanewise/cli/app.py").read_text()  # and in --help
+
+
 def test_the_readme_names_every_command_and_option():
     import click
 

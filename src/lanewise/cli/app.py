@@ -81,7 +81,7 @@ def app() -> None:
     """Compile a language model into one native program, once, and run it.
 
     \b
-    lanewise run smollm2 "What is the capital of France?"
+    lanewise run smollm2 "What is the capital of France?" --temp 0
     lanewise chat smollm2
     """
 

@@ -74,7 +74,7 @@ def peak_bytes() -> int:
 
 
 def read_stdin(most: int = -1) -> str:
-    """All of stdin as text, without one last newline.
+    """A prompt: all of stdin as text, without one last newline (a shell's echo adds it).
 
     Raises UsageError usage.encoding, usage.prompt where it has more than `most` bytes."""
     stream: Any = getattr(sys.stdin, "buffer", None) or sys.stdin
@@ -92,7 +92,8 @@ def read_stdin(most: int = -1) -> str:
 
 
 def check_argument(name: str, text: str | None) -> None:
-    """Raises UsageError usage.encoding for an argument whose bytes were not UTF-8."""
+    """Raises UsageError usage.encoding for a text whose bytes were not UTF-8 (Python decodes what
+    is not to halves of surrogate pairs)."""
     try:
         (text or "").encode()
     except UnicodeEncodeError as error:
@@ -100,7 +101,7 @@ def check_argument(name: str, text: str | None) -> None:
 
 
 class Text:
-    """A file's text, read as far as it is asked for; "-" is stdin (without one last newline).
+    """A file's text, read as far as it is asked for; "-" is stdin, to the last byte as a file is.
 
     Raises OSError; when it is read, UsageError usage.encoding."""
 
@@ -122,8 +123,6 @@ class Text:
             self._text += self._decoder.decode(data, whole)
         except UnicodeDecodeError as error:
             raise _not_utf8(self.place, f"byte {begin + error.start}") from None
-        if whole and self._stdin:
-            self._text = self._text.removesuffix("\n").removesuffix("\r")
         return self._text, whole
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ def command(
     as_json: bool,
     live: bool | None,
 ) -> None:
-    """Print the perplexity of MODEL on the text of FILE (a dash reads stdin).
+    """Print the perplexity of MODEL on the text of FILE (a dash reads stdin, as it is).
 
     It is exp of the mean, over the scored tokens, of -ln p(token | the tokens before it in its
     window), sums in float64.  Windows of W tokens begin every S tokens; a window scores the
@@ -133,8 +133,12 @@ def _score(
         part = ids[begin:end]
         losses = nll(lane.logits(part), part)[first - begin - 1 :]
         if not math.isfinite(float(losses.sum())):
-            raise RunError("run.not_finite", "a logit is not finite", place=f"window {i}",
-                           remedy="try --activations f32; else the checkpoint is damaged")
+            raise RunError(
+                "run.not_finite",
+                "a logit is not finite",
+                place=f"window {i}",
+                remedy="try --activations f32; else the checkpoint is damaged",
+            )
         total += float(losses.sum())
         squares += float((losses * losses).sum())
         tokens += len(losses)
