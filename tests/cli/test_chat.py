@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lanewise.cli import lines
+from lanewise.errors import RunError, UsageError
 from tests.cli import fake
 
 
@@ -48,18 +49,20 @@ def test_set(call):
 
 
 @pytest.mark.parametrize(
-    ("line", "word"),
+    ("line", "word", "code"),
     [
-        ("/set temp -1", "0<=x<="), ("/set temp nan", "0<=x<="), ("/set top-p zero", "zero"),
-        ("/set nothing 1", "names: n, temp"), ("/set temp", "temp   0.8"), ("/sett", "/help"),
-        ("/set temp 1 2", "names"), ("/set temp hot", "temp: 'hot' is not a valid number."),
-        ("/set n 1.5", "n: '1.5' is not a valid integer."), ("/set max-tokens=7", "n      7"),
-        ("/help", "/clear"), ("/?", "Ctrl-C"), ("/system", "no system message"),
+        ("/set temp -1", "0<=x<=", 2), ("/set temp nan", "0<=x<=", 2),
+        ("/set top-p zero", "zero", 2), ("/set nothing 1", "names: n, temp", 2),
+        ("/set temp", "temp   0.8", 0), ("/sett", "/help", 2), ("/set temp 1 2", "names", 2),
+        ("/set temp hot", "temp: 'hot' is not a valid number.", 2),
+        ("/set n 1.5", "n: '1.5' is not a valid integer.", 2),
+        ("/set max-tokens=7", "n      7", 0), ("/help", "/clear", 0), ("/?", "Ctrl-C", 0),
+        ("/system", "no system message", 0),
     ],
 )  # fmt: skip
-def test_a_bad_command_says_so_and_goes_on(call, line, word):
+def test_a_bad_command_says_so_and_goes_on(call, line, word, code):
     result = call("chat", "fake", stdin=f"{line}\nhi\n")
-    assert result.exit_code == 0 and word in result.stderr
+    assert result.exit_code == code and word in result.stderr
     assert len(fake.FakeLane.last.calls) == 1
     assert fake.FakeLane.last.calls[0][1]["temperature"] == 0.8
 
@@ -72,8 +75,31 @@ def test_leaving(call, line):
 
 def test_an_error_leaves_the_conversation_as_it_was(call):
     result = call("chat", "fake", "-c", "1", stdin="one\ntwo\n")
-    assert result.exit_code == 0 and result.stdout == ""
+    assert result.exit_code == 2 and result.stdout == ""
     assert result.stderr.count("error[usage.context]: the prompt is too long") == 2
+    assert "/clear" not in result.stderr  # there is nothing to forget
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError("usage.context", "long", remedy="give -c"), 2),
+                        (RunError("run.not_finite", "NaN"), 1)],
+)  # fmt: skip
+def test_a_refused_turn_is_the_exit_code_and_the_rest_is_answered(call, monkeypatch, error, code):
+    """The first refusal's; what could be forgotten is told."""
+    plain = fake.FakeLane.chat
+
+    def chat(self, messages, **options):
+        said = messages[-1]["content"]
+        if said.startswith("no"):
+            raise error if said == "no" else RunError("run.other", "another")
+        return plain(self, messages, **options)
+
+    monkeypatch.setattr(fake.FakeLane, "chat", chat)
+    result = call("chat", "fake", stdin="one\nno\nno more\ntwo\n")
+    assert result.exit_code == code
+    assert result.stdout == "The capital of France is Paris.\n" * 2
+    assert [m["content"] for m in asked() if m["role"] == "user"] == ["one", "two"]
+    assert ("remedy: /clear begins anew; else give -c" in result.stderr) == (code == 2)
 
 
 def test_a_full_context_is_said(call):
@@ -93,9 +119,16 @@ def test_messages_of_several_lines(call, text, message):
     assert json.loads(result.stdout) == [{"role": "user", "content": message}]
 
 
-def test_bytes_that_are_no_text_are_still_a_message(call):
-    result = call("chat", "echo", stdin=b"a\xffb\n")
-    assert json.loads(result.stdout)[0]["content"] == "a�b"
+@pytest.mark.parametrize("text", [
+    b"a\xffb\n", b'"""\xff\nfirst"""\n', b'"""a\n\xed\xa0\x80"""\n', b"/system \xe9\n", b"\xc3",
+])  # fmt: skip
+def test_bytes_that_are_no_text_are_refused_as_run_does(call, text):
+    """The whole message is, and nothing but it."""
+    result = call("chat", "echo", stdin=text + b"\nhi\n" * (text != b"\xc3"))
+    assert result.exit_code == 2 and "error[usage.encoding]: message: " in result.stderr
+    assert "iconv" in result.stderr and result.stderr.count("error[") == 1
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert answers == ([[{"role": "user", "content": "hi"}]] if text != b"\xc3" else [])
 
 
 def test_history_is_kept_and_a_read_only_home_is_no_error(monkeypatch, tmp_path):
@@ -121,6 +154,10 @@ def test_the_editor(monkeypatch, tmp_path):
         assert lines._message(line) == "hello"
         keys.send_text('"""a\rb"""\r')
         assert lines._message(line) == "a\nb"
+        keys.send_bytes(b"a\xffb\r")
+        with pytest.raises(UsageError) as caught:
+            lines._message(line)
+        assert caught.value.code == "usage.encoding"
         keys.send_text("x\x03")
         with pytest.raises(KeyboardInterrupt):
             lines._message(line)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from lanewise.cli import common, options
-from lanewise.cli.guard import INTERRUPTED, describe
+from lanewise.cli.guard import INTERRUPTED, USAGE, describe, exit_code
 from lanewise.cli.lines import Reader, reader
 from lanewise.cli.progress import Stages, closing_line
 from lanewise.cli.stream import stream
-from lanewise.errors import LanewiseError
+from lanewise.errors import LanewiseError, UsageError
 
 if TYPE_CHECKING:
     from lanewise.lane import Lane
@@ -43,7 +43,8 @@ def command(
     """Talk with MODEL (a .gguf file or a name).
 
     Lines are edited in place and kept in a history; /help lists the commands.  Lines piped in
-    are answered one after another, and Ctrl-C ends them all.
+    are answered one after another, and Ctrl-C ends them all; where one is refused the rest is
+    answered, and the exit code is that of the first refusal.
     """
     return converse(model, system, sampling, lane, live)
 
@@ -65,7 +66,7 @@ def converse(
             chat.loop(reader())
     finally:
         stages.close()
-    return INTERRUPTED if chat.ended else 0
+    return INTERRUPTED if chat.ended else chat.code
 
 
 class Chat:
@@ -79,6 +80,7 @@ class Chat:
         self.turns: list[dict[str, str]] = []
         self.alone = not sys.stdin.isatty()  # nobody is there to go on after Ctrl-C
         self.ended = False  # by Ctrl-C
+        self.code = 0  # of the first refusal, where nobody is there to see it
 
     def loop(self, read: Reader) -> None:
         """Answer what is read until it ends or a command says so."""
@@ -92,6 +94,9 @@ class Chat:
                 continue  # drops the line, as in a shell
             except EOFError:
                 return
+            except LanewiseError as error:
+                self.refuse(describe(error), exit_code(error))
+                continue
             if not text.strip():
                 continue
             if text.lstrip().startswith("/") and "\n" not in text.strip():
@@ -111,7 +116,10 @@ class Chat:
             answer, interrupted = stream(generation, self.stages)
         except LanewiseError as error:
             self.stages.close()
-            _say(describe(error))
+            if error.code == "usage.context" and self.turns:
+                remedy = f"/clear begins anew; else {error.remedy}"
+                error = UsageError(error.code, error.message, place=error.place, remedy=remedy)
+            self.refuse(describe(error), exit_code(error))
             return
         except KeyboardInterrupt:
             self.stages.close()
@@ -125,6 +133,12 @@ class Chat:
             line = closing_line(generation.timings, common.peak_bytes(), self.stages.cached)
             self.stages.say(line)
             self.stages.cached = None  # once is enough
+
+    def refuse(self, text: str, code: int = USAGE) -> None:
+        """Say why a line is not done; the next one may be."""
+        _say(text)
+        if self.alone:
+            self.code = self.code or code
 
     def obey(self, line: str) -> bool:
         """Do what a /command says; False to leave."""
@@ -142,7 +156,7 @@ class Chat:
         elif name == "/set":
             self._set(rest.replace("=", " ").split())
         else:
-            _say(f"there is no command {name}; /help lists them")
+            self.refuse(f"there is no command {name}; /help lists them")
         return True
 
     def _system(self, text: str) -> None:
@@ -156,7 +170,8 @@ class Chat:
         given = words[0].lstrip("-") if words else ""
         name = flags.get(given, given.replace("-", "_"))  # also by the long names
         if len(words) > 2 or (words and name not in options.SAMPLING):
-            _say(f"/set NAME VALUE; names: {', '.join(flags)}; off unsets n and seed")
+            names = ", ".join(flags)
+            self.refuse(f"/set NAME VALUE; names: {names}; off unsets n and seed")
             return
         if len(words) == 2:
             off = words[1] == "off" and name in ("max_tokens", "seed")
@@ -164,7 +179,7 @@ class Chat:
             try:
                 setattr(self.sampling, name, None if off else kind.convert(words[1], None, None))
             except click.UsageError as error:
-                _say(f"{words[0]}: {error.message}")
+                self.refuse(f"{words[0]}: {error.message}")
                 return
         for flag, each in flags.items():
             if not words or each == name:

@@ -88,6 +88,11 @@ def report(error: BaseException) -> int:
         error.show(file=sys.stderr)
         return error.exit_code
     _say(describe(error))
+    return exit_code(error)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a refusal, or of another failure."""
     usage = isinstance(error, LanewiseError) and error.code.split(".")[0] == "usage"
     return USAGE if usage else FAILED
 

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lanewise.cli import common
 from lanewise.errors import LanewiseError
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
 Reader = Callable[[], str]
-"""Gives the next message; raises EOFError at the end and KeyboardInterrupt at Ctrl-C."""
+"""Gives the next message; raises EOFError at the end, KeyboardInterrupt at Ctrl-C, and UsageError
+usage.encoding of a message whose bytes are not UTF-8."""
 
 QUOTES = '"""'
 
@@ -28,6 +30,13 @@ def reader() -> Reader:
 
 
 def _message(line: Callable[[str], str]) -> str:
+    """The next message, whole, so that a refused one leaves no rest.  UsageError usage.encoding."""
+    text = _whole(line)
+    common.check_argument("message", text)
+    return text
+
+
+def _whole(line: Callable[[str], str]) -> str:
     first = line(">>> ")
     if not first.lstrip().startswith(QUOTES):
         return first
@@ -48,7 +57,7 @@ def _plain(_: str) -> str:
     if raw is None:
         text = sys.stdin.readline()
     else:
-        text = raw.readline().decode("utf-8", "replace")
+        text = raw.readline().decode("utf-8", "surrogateescape")  # `_message` refuses them
     if not text:
         raise EOFError
     return text.removesuffix("\n").removesuffix("\r")
@@ -67,11 +76,16 @@ def _history() -> History:
 
     from lanewise import settings
 
+    class Texts(FileHistory):
+        def store_string(self, string: str) -> None:
+            with suppress(UnicodeEncodeError):  # bytes that are no text, which are refused
+                super().store_string(string)
+
     with suppress(OSError, LanewiseError):
         path = settings.cache_dir() / "chat_history"
         with path.open("ab"):
             pass
         with suppress(OSError):
             path.chmod(0o600)
-        return FileHistory(str(path))
+        return Texts(str(path))
     return InMemoryHistory()
