@@ -28,7 +28,12 @@ def lane(context: int = 64, chunk: int = 8, end: tuple[int, ...] = (39,)) -> tup
     runner = Runner(engine, context=context, vocab=VOCAB, max_chunk=chunk)
     closed: list[int] = []
     made = Lane(
-        spec=SPEC, runner=runner, text=FakeText(end), forms={}, program=None, threads=1,
+        spec=SPEC,
+        runner=runner,
+        text=FakeText(end),
+        forms={},
+        program=None,
+        threads=1,
         close=lambda: closed.append(1),
     )
     made.closed = closed  # type: ignore[attr-defined]
@@ -97,6 +102,21 @@ def test_context_full() -> None:
     assert e.value.code == "usage.context"
 
 
+@pytest.mark.parametrize(("asked", "room"), [({}, 512), ({"max_tokens": 3}, 3)])
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_refused_prompt_asks_for_room_to_answer(chat: bool, asked: Any, room: int) -> None:
+    made, _ = lane(context=16)
+    made._runner._trained = 4096
+    text = "b" * 17
+    with pytest.raises(UsageError) as e:
+        if chat:
+            made.chat([{"role": "user", "content": text}], **asked)
+        else:
+            made.generate(text, **asked)
+    count = int(e.value.message.split()[3])
+    assert count >= 17 and f"(-c {count + room})" in e.value.remedy
+
+
 def test_stop_ends_the_generation() -> None:
     run = FakeText().decode(expected_run([1, 2, 3], 12))
     stop = run[3:5]
@@ -106,8 +126,11 @@ def test_stop_ends_the_generation() -> None:
 
 def test_characters_come_whole() -> None:
     g = Generation(
-        Runner(FakeEngine(64), context=64, vocab=VOCAB, max_chunk=8), [1], FakeText().stream(),
-        lane()[0].generate([1]).sampling, max_tokens=3,
+        Runner(FakeEngine(64), context=64, vocab=VOCAB, max_chunk=8),
+        [1],
+        FakeText().stream(),
+        lane()[0].generate([1]).sampling,
+        max_tokens=3,
     )
     script = iter([26, 27, 0])
     g._runner.next_token = lambda *a: next(script)  # type: ignore[method-assign]
@@ -183,8 +206,9 @@ def test_timings() -> None:
 
 def test_chat() -> None:
     made, _ = lane(end=())
-    g = made.chat([{"role": "user", "content": "bc"}, {"role": "user", "content": "d"}],
-                  max_tokens=2)
+    g = made.chat(
+        [{"role": "user", "content": "bc"}, {"role": "user", "content": "d"}], max_tokens=2
+    )
     assert g.read() == FakeText().decode(expected_run([1, 2, 3], 2))
 
 
@@ -217,8 +241,13 @@ def test_options_out_of_range_are_named(options: dict[str, Any], named: str) -> 
 def test_numbers_may_be_numpys_and_stop_may_be_none() -> None:
     plain = lane(end=())[0].generate([1], max_tokens=4, temperature=0.5, top_k=7, seed=3)
     other = lane(end=())[0].generate(
-        np.array([1]), max_tokens=np.int64(4), temperature=np.float32(0.5), top_k=np.uint8(7),
-        top_p=np.float64(0.95), seed=np.int32(3), stop=None,
+        np.array([1]),
+        max_tokens=np.int64(4),
+        temperature=np.float32(0.5),
+        top_k=np.uint8(7),
+        top_p=np.float64(0.95),
+        seed=np.int32(3),
+        stop=None,
     )
     assert other.sampling == plain.sampling and other.read() == plain.read()
     assert type(other.seed) is int

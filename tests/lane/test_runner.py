@@ -71,8 +71,10 @@ def test_the_same_prompt_again_runs_its_last_token_only() -> None:
     assert engine.runs == [("decode", 1, 1)]
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=8),
-       st.sampled_from([1, 2, 3, 8]))
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=8),
+    st.sampled_from([1, 2, 3, 8]),
+)
 def test_any_history_of_requests_gives_what_each_gives_alone(
     requests: list[list[int]], chunk: int
 ) -> None:
@@ -170,6 +172,23 @@ def test_bad_prompts_are_refused(ids: list[int], code: str) -> None:
         with pytest.raises(UsageError) as e:
             r.check(ids)
         assert "-c" in e.value.remedy and "65" in e.value.remedy
+
+
+@pytest.mark.parametrize(("trained", "answer", "wanted"), [
+    (1000, 100, 170), (1000, 930, 1000), (1000, 5000, 1000), (70, 1, 70), (69, 1, None),
+])  # fmt: skip
+def test_the_room_that_is_advised_holds_an_answer(
+    trained: int, answer: int, wanted: int | None
+) -> None:
+    r = Runner(FakeEngine(64, 8), context=64, vocab=VOCAB, max_chunk=1, trained=trained)
+    with pytest.raises(UsageError) as e:
+        r.check([0] * 70, answer)
+    more = f", or give a context of {wanted} (-c {wanted})" if wanted else ""
+    assert e.value.remedy == f"shorten the prompt{more}"
+    with pytest.raises(UsageError) as e:
+        r.check_least(70)  # it may be many more: what the model can hold at most
+    most = f", or give a larger context: the model's is {trained} (-c {trained})"
+    assert e.value.remedy == f"shorten the prompt{most if wanted else ''}"
 
 
 def test_numpy_ids_are_ids() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lanewise.lane.profile import Profile
 
 Message = Mapping[str, Any]
+ANSWER = 512  # tokens: the room that a remedy leaves for an answer of no given length
 
 
 class Text(Protocol):
@@ -174,15 +175,19 @@ class Lane(Closing):
         if max_tokens is not None:
             max_tokens = check_count("max_tokens", max_tokens, 1, MAX_TOKENS)
         wanted = self._speculate if speculate is None else speculate
+        ids = self._runner.check(ids, ANSWER if max_tokens is None else max_tokens)
         return Generation(
-            self._runner, self._runner.check(ids), self._text.stream(continued=continued),
-            sampling, end_tokens=self._text.end_tokens, max_tokens=max_tokens,
-            stop=check_stops(stop), drafting=Drafting.checked(wanted),
+            self._runner,
+            ids,
+            self._text.stream(continued=continued),
+            sampling,
+            end_tokens=self._text.end_tokens,
+            max_tokens=max_tokens,
+            stop=check_stops(stop),
+            drafting=Drafting.checked(wanted),
         )
 
-    def logits(
-        self, token_ids: Sequence[int], *, chunk: int | None = None
-    ) -> NDArray[np.float32]:
+    def logits(self, token_ids: Sequence[int], *, chunk: int | None = None) -> NDArray[np.float32]:
         """The logits after each token, f32 [T, vocab]; its form is compiled when first asked for.
 
         `chunk` tokens run at once (default: as many as the form holds); it changes no bit.
@@ -210,7 +215,9 @@ class Lane(Closing):
         known = (*self.forms, VERIFY)
         if self._timed is None or form not in known:
             raise UsageError(
-                "usage.form", f"the lane has no form {form!r}", place="form",
+                "usage.form",
+                f"the lane has no form {form!r}",
+                place="form",
                 remedy=f"forms: {', '.join(dict.fromkeys(known))}",
             )
         return self._timed(form, rows, depth)

@@ -79,7 +79,11 @@ class Ports:
     def choose(self, sampling: Sampling, draws: Sequence[float]) -> None:
         """The options of the first len(draws) rows of the output."""
         values = (
-            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, draws,
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p,
+            draws,
         )
         for view, value in zip(self.options, values, strict=True):
             view[: len(draws)] = value
@@ -153,9 +157,10 @@ class Runner:
             self.closed = False
             raise
 
-    def check(self, ids: Sequence[int]) -> list[int]:
+    def check(self, ids: Sequence[int], answer: int = 0) -> list[int]:
         """The ids as a list of ints.  UsageError "usage.prompt" (none), "usage.token" (beyond the
-        vocabulary), "usage.context" (more than there is room for)."""
+        vocabulary), "usage.context" (more than there is room for; its remedy leaves room for
+        `answer` tokens)."""
         try:
             # Bytes are text of some encoding, not ids, though they iterate as numbers.
             found = [int(i) for i in (ids if not isinstance(ids, bytes | bytearray) else ("",))]
@@ -179,22 +184,22 @@ class Runner:
                 "usage.token", f"there is no token {wrong}", remedy=f"ids are 0 to {self.vocab - 1}"
             )
         if len(found) > self.context:
-            raise self._too_long(len(found))
+            raise self._too_long(len(found), answer)
         return found
 
     def check_least(self, count: int) -> None:
         """UsageError "usage.context" for a prompt of which is only known that it has at least
         `count` tokens, where those are too many."""
         if count > self.context:
-            raise self._too_long(count, "at least ")
+            most = (
+                f", or give a larger context: the model's is {self._trained} (-c {self._trained})"
+            )
+            raise _too_long(f"at least {count}", self.context, most * (count <= self._trained))
 
-    def _too_long(self, count: int, least: str = "") -> UsageError:
-        more = f", or give a context (-c) of {count} or more" if count <= self._trained else ""
-        return UsageError(
-            "usage.context",
-            f"the prompt has {least}{count} tokens, the context holds {self.context}",
-            remedy=f"shorten the prompt{more}",
-        )
+    def _too_long(self, count: int, answer: int) -> UsageError:
+        wanted = min(count + answer, self._trained)
+        more = f", or give a context of {wanted} (-c {wanted})" if count <= self._trained else ""
+        return _too_long(f"{count}", self.context, more)
 
     def reused(self, ids: Sequence[int]) -> int:
         """How many leading tokens of ids would not be computed again."""
@@ -243,8 +248,13 @@ class Runner:
             return token
 
     def next_tokens(
-        self, ids: list[int], draft: Sequence[int], sampling: Sampling, draws: Sequence[float],
-        *, wait: bool = False,
+        self,
+        ids: list[int],
+        draft: Sequence[int],
+        sampling: Sampling,
+        draws: Sequence[float],
+        *,
+        wait: bool = False,
     ) -> list[int] | None:
         """The tokens after ids, 1 to len(draft) + 1 of them: what as many calls of `next_token`
         would give, each with its own of the len(draft) + 1 draws, as far as they agree with the
@@ -349,3 +359,10 @@ def not_finite(position: int) -> RunError:
         remedy="the checkpoint's numbers are damaged, or out of range for the f16 cache: fetch it"
         " again, or try an f32 cache (kv f32)",
     )
+
+
+def _too_long(count: str, context: int, more: str) -> UsageError:
+    return UsageError(
+        "usage.context", f"the prompt has {count} tokens, the context holds {context}",
+        remedy=f"shorten the prompt{more}",
+    )  # fmt: skip
