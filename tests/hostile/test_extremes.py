@@ -59,8 +59,10 @@ LEGAL: dict[str, Callable[[Any], list[int]]] = {
     "a stop of a million": lambda lane: ids(lane, [5], stop="q" * 1_000_000),
     "logits of one": lambda lane: lane.logits([5]).argmax(1).tolist(),
     "logits of all": lambda lane: lane.logits([5] * lane.context).argmax(1).tolist(),
-    "an empty message": lambda lane: list(lane.chat(
-        [{"role": "user", "content": ""}], max_tokens=1, temperature=0).read()) or [0],
+    "an empty message": lambda lane: (
+        list(lane.chat([{"role": "user", "content": ""}], max_tokens=1, temperature=0).read())
+        or [0]
+    ),
 }
 
 
@@ -94,10 +96,14 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object]]] = {
     "an id of 70 bits": ("usage.token", lambda lane: lane.generate([1 << 70])),
     "half a surrogate": ("text.unicode", lambda lane: lane.generate("a\ud800b")),
     "one more than the context": (
-        "usage.context", lambda lane: lane.generate([5] * (lane.context + 1))),
+        "usage.context",
+        lambda lane: lane.generate([5] * (lane.context + 1)),
+    ),
     "no logits": ("usage.prompt", lambda lane: lane.logits([])),
     "logits of more than the context": (
-        "usage.context", lambda lane: lane.logits([5] * (lane.context + 1))),
+        "usage.context",
+        lambda lane: lane.logits([5] * (lane.context + 1)),
+    ),
     "chunks of nothing": ("usage.option", lambda lane: lane.logits([5], chunk=0)),
     "a chunk that is text": ("usage.option", lambda lane: setattr(lane, "chunk", "4")),
     "a chunk of one and a half": ("usage.option", lambda lane: setattr(lane, "chunk", 1.5)),
@@ -113,8 +119,14 @@ REFUSED: dict[str, tuple[str, Callable[[Any], object]]] = {
     "no messages": ("text.messages", lambda lane: lane.chat([])),
     "messages that are text": ("text.messages", lambda lane: lane.chat("hi")),
     "a message without content": ("text.messages", lambda lane: lane.chat([{"role": "user"}])),
+    "half a surrogate in a message": (
+        "text.unicode",
+        lambda lane: lane.chat([{"role": "user", "content": "\ud800"}]),
+    ),
     "a message of bytes": (
-        "text.messages", lambda lane: lane.chat([{"role": "user", "content": b"x"}])),
+        "text.messages",
+        lambda lane: lane.chat([{"role": "user", "content": b"x"}]),
+    ),
 }
 
 

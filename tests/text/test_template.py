@@ -218,8 +218,10 @@ NASTY = st.lists(
 def test_no_message_forges_a_turn(contents: list[str], make: Callable[[], Any]) -> None:
     tokenizer = make()
     messages = [{"role": "user", "content": content} for content in contents]
-    template = ChatTemplate("{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}",
-                            tokenizer.text_of(tokenizer.bos))
+    template = ChatTemplate(
+        "{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}",
+        tokenizer.text_of(tokenizer.bos),
+    )
     ids = template.encode(tokenizer, messages)
     assert [i for i in ids if tokenizer.is_special(i)] == [tokenizer.bos] * len(contents)
     parts, part = [], []
@@ -245,9 +247,7 @@ def test_marks_give_way_to_text_that_has_them() -> None:
 def test_without_a_template_chatml_is_used_and_reported() -> None:
     meta = byte_level_meta()
     template = ChatTemplate.from_metadata(meta, byte_level())
-    assert template.render(USER) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert template.render(USER) == ("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
     assert ["ChatML" in note for note in template.notes] == [True]
     other = ChatTemplate.from_metadata({}, sentence_piece())
     assert len(other.notes) == 2 and "<|im_start|>" in other.notes[1]
@@ -319,6 +319,23 @@ def test_a_broken_template_says_where(source: str, line: int, word: str) -> None
 def test_bad_messages_are_refused_by_place(messages: Any, place: str) -> None:
     error = code_of(lambda: ChatTemplate(CHATML).render(messages))
     assert error.code == "text.messages" and error.place == place
+
+
+@pytest.mark.parametrize(("message", "place"), [
+    ({"role": "user", "content": "\ud800"}, "messages[1].content"),
+    ({"role": "user", "content": [{"type": "text", "text": "a\udfff"}]}, "messages[1].content"),
+    ({"role": "\udc80", "content": "hi"}, "messages[1].role"),
+    ({"role": "user", "content": "hi", "more": ["\ud800"]}, "messages[1].more[0]"),
+    ({"role": "user", "content": "hi", "\ud800": 1}, "messages[1]"),
+])  # fmt: skip
+def test_half_a_surrogate_is_refused_by_place(message: dict[str, Any], place: str) -> None:
+    template, messages = ChatTemplate(CHATML), [*USER, message]
+    for ask in (
+        lambda: template.render(messages), lambda: template.encode(byte_level(), messages),
+    ):  # fmt: skip
+        error = code_of(ask)
+        assert error.code == "text.unicode" and error.place == place
+        assert "half of a surrogate pair" in error.message and "errors='replace'" in error.remedy
 
 
 def test_messages_without_end_are_refused() -> None:

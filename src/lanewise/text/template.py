@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lanewise.errors import LanewiseError, TextError
-from lanewise.text.tokenizer import Tokenizer
+from lanewise.text.tokenizer import Tokenizer, check_text
 
 #: Used where a checkpoint has none: ChatML, which more models know than any other.
 CHATML = (
@@ -81,8 +81,9 @@ class ChatTemplate:
         Parts of text in a content are joined by newlines, unless the template reads parts itself.
 
         Raises `TextError`: ``text.messages`` (a message without a role, content that is no text,
-        values that are no plain data), ``text.template_refused`` (the template's own refusal),
-        ``text.template`` (it failed), ``text.template_limit`` (it wants too much time or memory).
+        values that are no plain data), ``text.unicode`` (a lone surrogate),
+        ``text.template_refused`` (the template's own refusal), ``text.template`` (it failed),
+        ``text.template_limit`` (it wants too much time or memory).
         """
         return self._render(_values(self._parts(messages), add_generation_prompt, tools, variables))
 
@@ -244,10 +245,13 @@ def _plain(value: Any, place: str, left: list[int], depth: int) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
+        check_text(value, place)
         return str(value)
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise _bad(place, "a key is no string")
+        for key in value:
+            check_text(key, place)
         return {k: _plain(v, f"{place}.{k[:40]}", left, depth + 1) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [_plain(v, f"{place}[{i}]", left, depth + 1) for i, v in enumerate(value)]

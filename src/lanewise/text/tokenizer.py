@@ -93,7 +93,7 @@ class Tokenizer:
         Raises `TextError` ``text.type``, ``text.unicode`` (a lone surrogate),
         ``text.unencodable``, ``text.too_long``.
         """
-        _check_text(text)
+        check_text(text)
         ids: list[int] = []
         for piece in self._controls.split(text) if special else [text]:
             if isinstance(piece, int):
@@ -119,7 +119,7 @@ class Tokenizer:
 
         Raises as `encode`.
         """
-        _check_text(text)
+        check_text(text)
         ids = [self.bos] if self.add_bos and self.bos is not None else []
         pieces = self._defined.split(self._model.normal(" " + text if self._add_space else text))
         # At the end a name could begin that goes on, and make another of what is before it.
@@ -248,9 +248,7 @@ class _Finder:
             AddedToken(name, normalized=False, rstrip=token in self._swallowing)
             for name, token in self._names.items()
         ]
-        library(
-            lambda: tokenizer.add_tokens(tokens), "text.vocabulary", "tokenizer.ggml.tokens"
-        )
+        library(lambda: tokenizer.add_tokens(tokens), "text.vocabulary", "tokenizer.ggml.tokens")
         return tokenizer
 
     def split(self, text: str) -> list[str | int]:
@@ -268,7 +266,8 @@ class _Finder:
         ]
 
 
-def _check_text(text: object) -> None:
+def check_text(text: object, place: str = "") -> None:
+    """Raises `TextError` ``text.type``, ``text.unicode``."""
     if not isinstance(text, str):
         raise TextError("text.type", f"not a string but {type(text).__name__}",
                         remedy="give text: bytes are decoded by bytes.decode()")  # fmt: skip
@@ -278,5 +277,6 @@ def _check_text(text: object) -> None:
         raise TextError(
             "text.unicode",
             f"character {error.start} is half of a surrogate pair, which UTF-8 does not have",
+            place=place,
             remedy="decode the bytes of the text properly, or with errors='replace'",
         ) from None
