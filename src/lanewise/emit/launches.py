@@ -141,7 +141,7 @@ def _store_lines(scene: Scene, product: Product) -> list[str]:
             f"(float*){scene.temp('best')} + row * {blocks} + col0 / {product.granule}, "
             f"(uint32_t*){scene.temp('where')} + row * {blocks} + col0 / {product.granule});"
         )
-    return text.lines
+    return [*text.before, *text.lines]
 
 
 def _epilogue(scene: Scene, product: Product, name: str) -> list[str]:
@@ -326,14 +326,16 @@ def rows_text(scene: Scene) -> str:
     width: int | str = rows.width
     if rows.flat % rows.width:
         width = f"lw_least({rows.width}, {rows.flat} - row * {rows.width})"
-    frame = Frame("row", "0", width, rows.width, scene.pointer, scene.scalar, scratch_row,
-                  rows.width)  # fmt: skip
-    lines = RowText(scene.body, frame, scene.sinks()).write(nodes)
     count = f"{scene.live} * {rows.per_live}" if rows.per_live else str(rows.count)
+    frame = Frame("row", "0", width, rows.width, scene.pointer, scene.scalar, scratch_row,
+                  rows.width, count)  # fmt: skip
+    text = RowText(scene.body, frame, scene.sinks())
+    lines = text.write(nodes)
     share = ("const lw_range s = {0, " + count + "};" if scene.launch.mode == "private"
              else f"const lw_range s = lw_split({count}, t, T);")  # fmt: skip
     return "\n".join([
-        HEAD, f"  {share}", "  for (int64_t row = s.begin; row < s.end; ++row) {",
+        HEAD, f"  {share}", *(f"  {line}" for line in text.before),
+        "  for (int64_t row = s.begin; row < s.end; ++row) {",
         "    uint8_t* room = lw_scratch(c, t);", "    (void)room;",
         *(f"    {line}" for line in lines), "  }", "}",
     ])  # fmt: skip

@@ -47,6 +47,7 @@ class Frame:
     scalar: Callable[[int], str]  # body root (scalar, f32) -> float expression
     local: Callable[[str, int], str]  # (name, floats at most) -> declaration of a row of floats
     most: int  # the largest `width`
+    rows: str = ""  # where rows, not columns, are shared out: how many; `s` is a thread's range
 
 
 @dataclass
@@ -58,6 +59,7 @@ class RowText:
     sinks: Mapping[Ref, str]
     have: dict[Ref, str] = field(default_factory=dict[Ref, str])  # value -> const float* at hand
     lines: list[str] = field(default_factory=list[str])
+    before: list[str] = field(default_factory=list[str])  # what stands before the loop over rows
 
     def write(self, nodes: Sequence[int]) -> list[str]:
         """All statements, in the order of the nodes."""
@@ -327,19 +329,23 @@ class RowText:
         pages, heads, d = self.body.type(state).shape
         lanes, blocks = self.body.type(table).shape
         which = "k" if self.body.node(state).attr("layout") == "panels" else "v"
-        p, page = self.frame.pointer, int(node.attr("page"))
-        span = min(page, 64)
+        p, page, row = self.frame.pointer, int(node.attr("page")), self.frame.row
+        words = ", ".join(f"(const uint32_t*){p(r[0])}" for r in (table, slots, positions))
+        mine = f"part{i} != LW_NO_PAGE"
+        self.before.append(f"const LwPlaces places{i} = {{{words}, {lanes}, {blocks}, "
+                           f"{pages // page}, {page}, {min(page, 64)}}};")  # fmt: skip
+        if self.frame.rows:
+            self.before += [
+                f"LwLater later{i};",
+                f"lw_later_rows(&later{i}, &places{i}, s, {self.frame.rows});",
+            ]
+            mine += f" && !lw_comes_later(&later{i}, &places{i}, part{i}, spot{i})"
         self.lines += [
-            "{",
-            f"  const uint32_t part = lw_part((const uint32_t*){p(table[0])}, {lanes}, {blocks}, "
-            f"((const uint32_t*){p(slots[0])})[{self.frame.row}], "
-            f"((const uint32_t*){p(positions[0])})[{self.frame.row}], {pages // page}, {page});",
-            f"  const uint32_t spot = ((const uint32_t*){p(positions[0])})[{self.frame.row}] % "
-            f"{span};",
-            f"  if (part != LW_NO_PAGE) for (int64_t h = 0; h < {self.frame.width}; h += {d})",
-            f"    lw_{which}_store_{kind}({at} + h, {d}, {p(state[0])}, {heads}, "
-            f"({self.frame.c0} + h) / {d}, part, spot, {span});",
-            "}",
+            f"const uint32_t part{i} = lw_row_part(&places{i}, {row});",
+            f"const uint32_t spot{i} = lw_row_spot(&places{i}, {row});",
+            f"if ({mine}) for (int64_t h = 0; h < {self.frame.width}; h += {d})",
+            f"  lw_{which}_store_{kind}({at} + h, {d}, {p(state[0])}, {heads}, "
+            f"({self.frame.c0} + h) / {d}, part{i}, spot{i}, {min(page, 64)});",
         ]
 
     def _op_quantize(self, i: int, node: Node) -> None:

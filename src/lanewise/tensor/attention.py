@@ -65,7 +65,8 @@ def kv_write(
     state: State, x: Tensor, *, table: Tensor, slots: Tensor, positions: Tensor, block: int = PAGE
 ) -> State:
     """Store row r of x f32 [R, kv heads, D] at positions[r] of sequence slots[r], by a table u32
-    [S, W] of pages of `block` positions: the next version of a cache."""
+    [S, W] of pages of `block` positions: the next version of a cache.  Of rows at one place (one
+    position twice, or sequences that share a page) the last row wins, as in `scatter_rows`."""
     b = builder_of("kv_write", state, x)
     places(b, state, table, slots, positions, block)
     return b.next_state("kv_write", state, x, table, slots, positions, names=_NAMES,

@@ -124,7 +124,7 @@ register(
         _write_infer, _write,
         "Row r of x f32 [R, Hkv, D] stored at positions[r] of slot slots[r] of a cache "
         "[P*page, Hkv, D], rounded to its dtype; position >= B*page, slot >= S or id >= P writes "
-        "nothing; gives the next version",
+        "nothing; of rows at one place the last wins; gives the next version",
         "kernel", _write_samples,
         (
             Bad((Type("u32", (128, 2, 8)), _X, *_ROWS), {}, "graph.dtype"),

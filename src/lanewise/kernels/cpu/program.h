@@ -177,6 +177,56 @@ LW_INLINE uint32_t lw_part(const uint32_t* table, uint32_t slots, uint32_t width
   return page <= LW_PAGE ? id : id * (page / LW_PAGE) + position % page / LW_PAGE;
 }
 
+// Where the rows of a cache write go.
+struct LwPlaces {
+  const uint32_t *table, *slots, *positions;
+  uint32_t sequences, width, pages, page, span;
+};
+
+// The part of a row's place, and its offset there.
+LW_INLINE uint32_t lw_row_part(const LwPlaces* at, int64_t row) {
+  return lw_part(at->table, at->sequences, at->width, at->slots[row], at->positions[row],
+                 at->pages, at->page);
+}
+LW_INLINE uint32_t lw_row_spot(const LwPlaces* at, int64_t row) {
+  return at->positions[row] % at->span;
+}
+
+// Of rows at one place the last wins.  A thread walks its rows ascending, so all that it must know
+// is where the rows of the threads after it go: such a place is theirs.
+struct LwLater {
+  int64_t begin, end;  // the rows of the threads after this one
+  uint64_t bits[256];  // of each of their places one bit, so that few rows look further
+};
+
+LW_INLINE uint32_t lw_later_bit(const LwPlaces* at, uint32_t part, uint32_t spot) {
+  return (part * at->span + spot) % (64 * 256);
+}
+
+static inline __attribute__((unused)) void lw_later_rows(LwLater* later, const LwPlaces* at,
+                                                         lw_range mine, int64_t rows) {
+  later->begin = mine.begin < mine.end ? mine.end : rows;
+  later->end = rows;
+  if (later->begin == rows) return;
+  lw_zero_bytes((uint8_t*)later->bits, sizeof later->bits);
+  for (int64_t row = later->begin; row < rows; ++row) {
+    const uint32_t part = lw_row_part(at, row);
+    if (part == LW_NO_PAGE) continue;
+    const uint32_t bit = lw_later_bit(at, part, lw_row_spot(at, row));
+    later->bits[bit / 64] |= 1ull << bit % 64;
+  }
+}
+
+LW_INLINE bool lw_comes_later(const LwLater* later, const LwPlaces* at, uint32_t part,
+                              uint32_t spot) {
+  if (later->begin == later->end) return false;
+  const uint32_t bit = lw_later_bit(at, part, spot);
+  if (!(later->bits[bit / 64] >> bit % 64 & 1)) return false;
+  for (int64_t row = later->begin; row < later->end; ++row)
+    if (lw_row_spot(at, row) == spot && lw_row_part(at, row) == part) return true;
+  return false;
+}
+
 // The largest of n logits and the lowest index that has it (columns count from col0).  A NaN or
 // +infinity gives LW_NO_TOKEN: the caller then looks at the whole row.
 LW_INLINE void lw_best(const float* x, int64_t n, int64_t col0, float* best, uint32_t* where) {
