@@ -207,6 +207,8 @@ def cache_dir() -> Path:
         reason = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written"
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if path.exists() and not path.is_dir():
+            reason = "it is no folder"
     if reason:
         raise BuildError(
             "build.cache",

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import multiprocessing
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -283,10 +284,11 @@ def test_a_full_disk(path, monkeypatch, number):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(BuildError) as caught, SidecarWriter(path, KEY) as writer:
+    with pytest.raises(BuildError) as caught, SidecarWriter(path, KEY, 98_300_000) as writer:
         writer.put("a", bytes(1 << 20))
-    assert caught.value.code == "build.disk_full"
-    assert caught.value.remedy and caught.value.place == str(path.parent)
+    assert caught.value.code == "build.disk_full" and "LANEWISE_CACHE_DIR" in caught.value.remedy
+    assert re.search(r"98\.3 MB are needed, [\d,.]+ MB are free", caught.value.message)
+    assert caught.value.place == str(path.parent)
     assert nothing_left(path)
 
 
@@ -318,7 +320,8 @@ def test_a_limit_on_file_size(path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)
-    assert caught.value.code == "build.disk_full"
+    assert caught.value.code == "build.file_size" and "ulimit -f" in caught.value.remedy
+    assert "a file of 2.1 MB is larger" in caught.value.message
     assert nothing_left(path)
 
 
@@ -333,7 +336,9 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(BuildError) as caught:
         SidecarWriter(tmp_path / "file" / "x.lws", KEY)
-    assert caught.value.code == "build.cache_unwritable" and caught.value.remedy
+    assert caught.value.code == "build.cache_unwritable"
+    assert caught.value.place == str(tmp_path / "file") and "Errno" not in str(caught.value)
+    assert "LANEWISE_CACHE_DIR" in caught.value.remedy
 
 
 def test_an_older_file_is_replaced_and_readers_keep_theirs(path):

@@ -124,6 +124,12 @@ def test_a_folder_for_a_text(call, tmp_path):
     assert str(tmp_path) in result.stderr and "remedy: give the path of a file" in result.stderr
 
 
+def test_links_in_a_circle_for_a_text(call, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    result = call("perplexity", "fake", str(tmp_path / "loop"))
+    assert result.exit_code == 1 and "remedy: check the path" in result.stderr
+
+
 def test_one_limit_of_threads(monkeypatch):
     """What the option, the variable and the library say is what the native pool can count."""
     from lanewise import settings
@@ -154,6 +160,8 @@ WRONG = {  # what is given as MODEL -> code, a word of the message
     "missing.gguf": ("checkpoint.missing", "no such file"),
     "empty.gguf": ("checkpoint.truncated", "empty"),
     "text.txt": ("checkpoint.magic", "not a GGUF file"),
+    "loop.gguf": ("checkpoint.missing", "symbolic links lead in a circle"),
+    "dangling": ("checkpoint.missing", "a symbolic link to 'gone.gguf', which is not there"),
 }
 ASKS = (["run", "", "hi"], ["chat", ""], ["inspect", ""], ["plan", ""], ["bench", ""],
         ["perplexity", "", "-"])  # fmt: skip
@@ -165,6 +173,8 @@ def test_a_wrong_path_for_a_model(tmp_path, args, name):
     """Every command says the same of it: one error with code, place and remedy."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.gguf").touch()
+    (tmp_path / "loop.gguf").symlink_to("loop.gguf")
+    (tmp_path / "dangling").symlink_to("gone.gguf")
     (tmp_path / "text.txt").write_text("hello")
     path, (code, word) = str(tmp_path / name), WRONG[name]
     given = [path if arg == "" else arg for arg in args]

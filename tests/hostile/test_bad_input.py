@@ -180,7 +180,7 @@ def test_a_ziglang_that_does_not_run(tmp_path, content):
     told(lanewise("run", str(TINY), "hi", *RUN, env=env), "build.compiler", "ziglang")
 
 
-CACHES = [("a file", "Not a directory"), ("below a file", "Not a directory"),
+CACHES = [("a file", "it is no folder"), ("below a file", "it is no folder"),
           ("no such device", "No such file")]  # fmt: skip
 
 
@@ -232,10 +232,31 @@ def test_a_disk_that_is_full_when_packing(disk, compiled):
         while True:
             os.write(file.fileno(), bytes(4096))
     ran = lanewise("run", str(TINY), "hi", *RUN, env=environment(place / "cache"))
-    told(ran, "build.disk_full")
+    told(ran, "build.disk_full", "B are needed, ", "B are free", "LANEWISE_CACHE_DIR")
     assert not list(place.glob("cache/weights/*")) and not list(place.glob("cache/weights/.*"))
     (place / "filler").unlink()
     assert lanewise("run", str(TINY), "hi", *RUN, env=environment(place / "cache")).code == 0
+
+
+def test_a_cache_that_cannot_be_written_when_packing_or_clearing(disk, compiled):
+    """Programs are there, packed weights are not."""
+    place = disk("16m")
+    shutil.copytree(compiled, place / "cache")
+    shutil.rmtree(place / "cache" / "weights")
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    ran = lanewise("run", str(TINY), "hi", *RUN, env=environment(place / "cache"))
+    told(ran, "build.cache_unwritable", "Read-only", "LANEWISE_CACHE_DIR", str(place / "cache"))
+    assert "Errno" not in ran.err
+    ran = lanewise("cache", "clear", env=environment(place / "cache"))
+    told(ran, "build.cache", "Read-only", str(place / "cache"))
+
+
+@pytest.mark.parametrize("args", [["cache", "ls"], ["cache", "clear"]])
+def test_a_cache_that_is_a_file_is_not_an_empty_one(tmp_path, args):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "within"):
+        ran = lanewise(*args, env=environment(path))
+        told(ran, "build.cache", f"{tmp_path / 'file'}: ", "it is no folder", "LANEWISE_CACHE_DIR")
 
 
 def test_a_home_that_cannot_be_written(disk):

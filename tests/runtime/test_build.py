@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -447,3 +448,17 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True,
                           text=True, timeout=120, env=env)  # fmt: skip
     assert done.stdout.strip() == "0", done.stderr
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_compiler_that_dies_without_a_word(
+    cache_dir: Path, target: CpuTarget, make_program: Make, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, limited: bool,
+) -> None:  # fmt: skip
+    says = 'if [ "$1" = --version ]; then echo clang version 1; exit 0; fi\nkill -ABRT $$'
+    monkeypatch.setenv("LANEWISE_CXX", str(script(tmp_path / "cxx", says)))
+    size = 1 << 40 if limited else resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (size, resource.RLIM_INFINITY))
+    error = refused(make_program(), target)
+    assert error.code == "build.compile" and "ended by signal 6" in error.message
+    assert "free memory" in error.remedy and ("ulimit -f" in error.remedy) == limited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -238,6 +239,9 @@ def test_no_disk(
     with pytest.raises(BuildError) as e:
         load_constants(program, Given(), "k", target=target)
     assert e.value.code == "build.disk_full"
+    total = sum(c.nbytes for c in program.constants)
+    needed = re.search(r"([\d,.]+) kB are needed", e.value.message)
+    assert needed and total / 1e3 <= float(needed[1].replace(",", "")) < 1.5 * total / 1e3 + 64
     assert not [x for x in cache.entries() if x.kind == "weights"]
 
 

