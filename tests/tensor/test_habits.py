@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,13 @@ RAISED: dict[str, tuple[Callable[[t.Tensor], object], str, str]] = {
     "its transpose": (lambda x: x.T, "attribute", "t.transpose(x)"),
     "another shape of it": (lambda x: x.reshape(32), "attribute", "t.reshape(x, shape)"),
     "a view of it": (lambda x: x.view(-1), "attribute", "t.reshape(x, shape)"),
-    "another dtype of it": (lambda x: x.astype("f2"), "attribute", "t.cast(x, 'f32')"),
+    "another dtype of it": (lambda x: x.astype("f2"), "attribute", "write t.cast(x, 'f16')"),
+    "a half of it": (lambda x: x.half(), "attribute", "write t.cast(x, 'f16')"),
+    "it and another in one": (lambda x: x.concat(x), "attribute", "no op joins tensors: give"),
+    "a parameter of the builder": (lambda x: x.builder.parameter("w"), "attribute",
+                                   "write b.weight(name, dtype, shape)"),
+    "an input of the runtime": (lambda x: x.builder.runtime.input("x"), "attribute",
+                                "write b.input(name, dtype, shape), b = rt.builder()"),
     "an op as a method": (lambda x: x.exp(), "attribute", "write t.exp(x)"),
     "an op with arguments": (lambda x: x.rms_norm(), "attribute", "t.rms_norm(x, gain, eps)"),
     "an op with keywords": (lambda x: x.ragged_rows(), "attribute",
@@ -69,11 +76,18 @@ def test_a_call_that_does_not_fit_says_how_to_call():
         (lambda: t.reshape(x, 8, 4), "reshape(x, shape)"),  # type: ignore[call-arg]
         (lambda: t.rms_norm(x), "rms_norm(x, gain, eps)"),  # type: ignore[call-arg]
         (lambda: t.reduce_sum(x, axis=0), "reduce_sum(x)"),  # type: ignore[call-arg]
+        (lambda: t.reduce_sum(x, axis=0), _LAST),  # type: ignore[call-arg]
+        (lambda: t.reduce_sum(x, 0), _LAST),  # type: ignore[call-arg]
+        (lambda: t.argmax(x, dim=-1), "argmax(logits); it takes the last"),  # type: ignore
     )
     for call, words in calls:
         with pytest.raises(TypeError) as caught:
             call()
         assert f"it is called as {words}" in str(caught.value)
+
+
+_LAST = ("reduce_sum(x); it takes the last axis alone: "
+         "t.reduce_sum(t.contiguous(t.transpose(x)))")  # fmt: skip
 
 
 def test_a_name_that_nobody_knows_is_an_attribute_error():
@@ -143,6 +157,17 @@ def test_the_package_names_what_is_public_and_hints_at_the_rest():
         t.mean  # noqa: B018
     with pytest.raises(AttributeError, match=r"no attribute 'nope'$"):
         t.nope  # noqa: B018
+    hints = {
+        "input": "write b.input(name, dtype, shape), b = rt.builder()", "dropout": "write x itself",
+        "concat": "; no op joins tensors", "ones": "write b.constant(np.ones(shape, np.float32))",
+        "full": "np.full(shape", "zeros_like": "np.zeros(x.shape,", "Parameter": "write b.weight(",
+    }  # fmt: skip
+    for name, words in hints.items():
+        with pytest.raises(AttributeError, match=re.escape(words)) as caught:
+            getattr(t, name)
+        assert f"no attribute {name!r}; {'write' if name != 'concat' else 'no op'} " in str(caught)
+    for name in ("nope", "_x", "__array__"):
+        assert not hasattr(runtime(), name)
 
 
 def test_every_hint_names_functions_that_there_are():

@@ -16,7 +16,7 @@ from lanewise.pipeline import Options, compile_forms
 from tests.tensor.refusals import ROWS
 from tests.tensor.support import compile, refusals, runtime
 
-FILES = ("refusals", "refusals_layers", "wrong")
+FILES = ("refusals", "refusals_layers", "refusals_words", "wrong")
 
 
 def here() -> int:

@@ -112,10 +112,10 @@ def floats(*values: float) -> np.ndarray:
 CASES: list[tuple[Callable[[t.Builder], None], str, np.ndarray, np.ndarray, str]] = [
     (gather, "ids", u32(0, 4, 4), u32(0, 5, 9), r"\[1\] is 5: an id below 5 .* \(2 such\)"),
     (scatter, "ids", u32(0, ABSENT, 4), u32(0, 4, 5), r"\[2\] is 5: an id below 5"),
-    (draw, "draws", floats(0, 0.5, 0.9), floats(0, 1, 0), r"\[1\] is 1.0: a draw below 1"),
+    (draw, "draws", floats(0, 0.5, 0.9), floats(0, 1, 0), r"\[1\] is 1.0: a draw of 0 <= x < 1 is"),
     (draw, "draws", floats(0, 0.5, 0.9), floats(0, np.nan, 0), r"\[1\] is nan"),
     (draw, "w", np.ones((3, 2), np.float32), floats(0, 1, np.nan, 1, -1, 0).reshape(3, 2),
-     r"\[1, 0\] is nan: a weight below inf is wanted \(2 such\)"),
+     r"\[1, 0\] is nan: a weight of 0 <= x < inf is wanted \(2 such\)"),
     (sampled, "logits", floats(0, -np.inf, -3, 1, 2, 3).reshape(2, 3),
      floats(0, np.nan, 0, 0, 0, np.inf).reshape(2, 3), r"\[0, 1\] is nan: a logit .* \(2 such\)"),
     (sampled, "t", floats(0, 1), floats(0, np.nan), r"\[1\] is nan: a temperature"),

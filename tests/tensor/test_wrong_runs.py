@@ -179,6 +179,8 @@ ROWS: dict[str, Row] = {
         lambda g: g | {"z": g["y"]}, "overlap", "'y' and 'z' share bytes", "memory of its own to"),
     "a float for a count": Row(
         lambda g: g | {"n": 2.0}, "scalar", "'n' is 2.0", "pass a u32"),
+    "a count that is no number": Row(
+        lambda g: g | {"n": float("nan")}, "scalar", "'n' is nan", "pass a u32"),
     "a negative count": Row(
         lambda g: g | {"n": -1}, "scalar", "0 to 2^32 - 1", "pass a u32"),
     "a text for a number": Row(
@@ -224,6 +226,17 @@ def test_a_wrong_submission_is_refused_at_its_line(plan, name):
     assert (given["y"] == 2 * value).all()
 
 
+@pytest.mark.parametrize("scalar, value, hint", [
+    ("n", -1, ""), ("n", 1 << 32, ""), ("n", float("nan"), ""), ("n", -2.5, ""),
+    ("n", 3.0, ": int(x)"), ("n", True, ": int(x)"), ("scale", True, ": float(x)"),
+    ("scale", Decimal("1e300"), ""), ("scale", 1e300, ""),
+])  # fmt: skip
+def test_a_number_is_converted_by_its_remedy_if_that_is_enough(plan, scalar, value, hint):
+    with pytest.raises(RunError, match=r"run.scalar") as caught:
+        plan.run(good() | {scalar: value})
+    assert caught.value.remedy == f"pass a {'u32' if scalar == 'n' else 'f32'}{hint}"
+
+
 def test_all_that_is_wrong_comes_at_once_with_its_line(plan):
     given = good() | {"x": np.ones(3), "n": "many", "Id": 1}
     del given["ids"]
@@ -262,6 +275,13 @@ def test_wrong_calls_around_plans():
         "threads that are text": (lambda: t.Runtime("cpu", threads="4"), "run.threads", "from 1"),
         "half a thread": (lambda: t.Runtime("cpu", threads=2.5), "run.threads", "from 1"),
         "strict": (lambda: t.Runtime("cpu", strict="yes"), "usage.option", "True or False"),
+        "threads of a plan": (lambda: fresh(threads=2), "usage.option", "Runtime(threads=2)"),
+        "strict plans": (lambda: fresh(strict=True), "usage.option", "Runtime(strict=True)"),
+        "an option of no one": (
+            lambda: fresh(unroll=2), "usage.option", "activations, hold, naive, max_in_flight"),
+        "an option of no one, in a cache": (
+            lambda: t.PlanCache(rt).compile(small, threads=2), "usage.option", "Runtime(threads"),
+        "a builder of a name": (lambda: t.Builder("x"), "usage.option", 'rt.builder("name")'),
         "a builder's name": (lambda: rt.builder(5), "usage.option", "a string"),
         "a label": (lambda: fresh(label=5), "usage.option", "a string"),
         "no builder": (lambda: rt.compile(small), "usage.option", "rt.builder()"),

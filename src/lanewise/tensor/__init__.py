@@ -149,8 +149,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        from lanewise.tensor.habits import instead
+        from lanewise.tensor.habits import instead, written
 
         known = "" if name.startswith("_") else instead(name)
-        more = f"; write {known}" if known else ""
+        more = f"; {written(known)}" if known else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")

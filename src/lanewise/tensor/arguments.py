@@ -15,8 +15,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from lanewise.dtypes import DType, known_as
+from lanewise.dtypes import DTYPES, DType, known_as
 from lanewise.errors import GraphError, call_site
+from lanewise.ir.ops.rules import MATRICES
 from lanewise.tensor.builder import CALLED, Builder
 from lanewise.tensor.handles import Int4, Quantized, State, Tensor, short
 
@@ -41,6 +42,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }  # fmt: skip
 _QUANTISED = {"linear": "quant_matmul", "matmul": "quant_matmul", "int4_matmul": "quant_matmul",
               "int4_matvec": "quant_matmul", "gather_rows": "quant_gather_rows"}  # fmt: skip
+_LAST = ("reduce_sum", "reduce_max", "argmax")  # reduce the last axis, and are given others
 _VALUES = ("Tensor", "State", "Quantized", "Int4")
 
 
@@ -104,15 +106,27 @@ def instead(value: Any, kinds: tuple[str, ...], name: str, op: str = "") -> str:
         return f"give {name} as an integer: x.shape[axis] is the end"
     if isinstance(value, np.ndarray) and "Tensor" in kinds:
         return f"b.constant({name}), or declare a port for it"
-    if "DType" in kinds and known_as(value):
-        return f"write {known_as(value)!r}"
+    if "DType" in kinds:
+        return to_float(value)
     if kinds == ("int",) and isinstance(value, tuple | list):
         return f"give {name} one by one, as arguments: {', '.join(map(str, value))}"
     if "Sequence[int]" in kinds and (number or isinstance(value, np.ndarray)):
         return f"give {name} as a tuple of integers: {f'({value},)' if number else 'tuple(...)'}"
     if "Tensor" in kinds:
-        return "numbers enter by `b.constant`, `b.scalar` or as a port"
+        said = f"b.constant({value!r})" if number else "numbers enter by `b.constant`"
+        return f"{said}, or as a port: b.input"
     return f"give {name} as {_KINDS[kinds[0]][1]}" if kinds[0] in _KINDS else f"give {name}"
+
+
+def to_float(kind: Any) -> str:
+    """What `cast` takes in place of what NumPy or torch call a dtype."""
+    own = known_as(kind)
+    if own in MATRICES:
+        return f"write {own!r}"
+    if own and not DTYPES[own].is_float:
+        return ("no op makes integers of floats: convert in NumPy, and bind the array; "
+                "else 'f32', 'f16', 'bf16', 'f8_e4m3' or 'f8_e5m2'")  # fmt: skip
+    return "write 'f32', or 'f16', 'bf16', 'f8_e4m3', 'f8_e5m2'"
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -173,10 +187,18 @@ def misfit(
     """Python's own refusal of a call, and how to call it."""
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     said = signature.replace(parameters=plain, return_annotation=signature.empty)
+    asked = bool({"axis", "dim"} & set(options)) or (op in _LAST and len(args) > 1)
+    last = (
+        ""
+        if "axis" in signature.parameters or not asked
+        else (
+            f"; it takes the last axis alone: t.{op}(t.contiguous(t.transpose(x))) takes the other"
+        )
+    )
     try:
         signature.bind(*args, **options)
     except TypeError as error:
-        return TypeError(f"{op}: {error}; it is called as {op}{said}")
+        return TypeError(f"{op}: {error}; it is called as {op}{said}{last}")
     return TypeError(f"{op} is called as {op}{said}")  # pragma: no cover
 
 

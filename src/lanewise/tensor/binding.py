@@ -296,13 +296,21 @@ def number(scalar: ScalarDesc, value: Any) -> int | float:
     if scalar.kind == "f32" and real and not _F32_MAX < abs(value) < math.inf:
         return float(value)
     want = "an integer from 0 to 2^32 - 1" if scalar.kind == "u32" else "a number of f32"
-    hint = f": {'int' if scalar.kind == 'u32' else 'float'}(x)"
+    hint = ""
     if getattr(value, "size", 0) == 1 and hasattr(value, "item"):
         hint = ": x.item()"
-    elif not hasattr(value, "__float__") or (real and scalar.kind == "f32"):
-        hint = ""
+    elif hasattr(value, "__float__") and _converts(scalar.kind, value):
+        hint = f": {'int' if scalar.kind == 'u32' else 'float'}(x)"
     raise RunError("run.scalar", f"scalar {scalar.name!r} is {value!r}, it must be {want}",
                    remedy=f"pass a {scalar.kind}{hint}")  # fmt: skip
+
+
+def _converts(kind: str, value: Any) -> bool:
+    """Is it a number of the kind, once it is of Python's type?"""
+    try:
+        return 0 <= int(value) < 1 << 32 if kind == "u32" else abs(float(value)) <= _F32_MAX
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 _F32_MAX = float(np.finfo(np.float32).max)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lanewise.closing import OfThisProcess
 from lanewise.dtypes import DType, known_as
-from lanewise.errors import GraphError, LanewiseError, call_site, collect
+from lanewise.errors import GraphError, LanewiseError, UsageError, call_site, collect
 from lanewise.ir.builder import GraphBuilder
 from lanewise.ir.graph import Graph, Node, Ref, Type
 from lanewise.ir.opdef import opdef
@@ -29,6 +29,7 @@ from lanewise.ir.verify import MAX_SIZE
 from lanewise.tensor.constants import held
 from lanewise.tensor.habits import absent
 from lanewise.tensor.handles import PortDesc, ScalarDesc, State, Tensor, ValueDesc, short
+from lanewise.tensor.remedies import renamed, undeclared
 
 if TYPE_CHECKING:
     from lanewise.tensor.identity import Identity
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from lanewise.tensor.strict import Check
 
 POISON = Type("f32", (1,))
-ARITHMETIC = ("add", "sub", "mul", "div")
+ARITHMETIC = ("add", "sub", "mul", "div", "maximum", "minimum")
 NAME = "a string that is not empty, of one line"
 _CAPACITY = "; rows whose number varies have a capacity, and `live` names a scalar that counts them"
 SAME: Mapping[str, str] = MappingProxyType({})
@@ -51,17 +52,16 @@ def _named(name: object) -> bool:
     return isinstance(name, str) and name.isprintable() and name != ""
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """A refusal's words with operands and attributes as the author knows them."""
-    for own, known in names.items():
-        text = re.sub(rf"(?:(?<=: )|(?<=, )|(?<=\()|(?<=declare )|(?<=give )){own}\b", known, text)
-    return text
-
-
 class Builder(OfThisProcess):
     """Records a graph for a runtime; `Runtime.builder(name)` makes one."""
 
     def __init__(self, runtime: Runtime, name: str = "graph") -> None:
+        from lanewise.tensor.runtime import Runtime
+
+        if not isinstance(runtime, Runtime) or not isinstance(name, str):
+            raise UsageError("usage.option", f"a builder of {short(runtime)}, {short(name)}",
+                             place=call_site(), remedy='rt = t.Runtime("cpu"), then '
+                             'rt.builder("name")')  # fmt: skip
         self.runtime = runtime
         self.name = name
         self.graph_builder = GraphBuilder(name)
@@ -101,7 +101,7 @@ class Builder(OfThisProcess):
             self.refuse("operand", f"{op}: {name} is None, which is what b.scalar returns: a "
                         "scalar is named, it is no tensor",
                         f't.scale(x, "{self.scalars[-1].name}") multiplies by it; the other '
-                        "operators take a tensor or b.constant")  # fmt: skip
+                        "ops take a tensor: b.constant(number), or b.input of (1,)")  # fmt: skip
             return
         self.refuse("missing_operand", f"{op}: {name} is missing", f"give {op} its {name}")
 
@@ -129,8 +129,9 @@ class Builder(OfThisProcess):
             if isinstance(name, str) and name in BLOCKS:
                 own = "formats are for b.weight, and caches of q8_0; "
             why = ", which no state holds" if name in SMALL else ""
+            kinds += [f"or a format: {', '.join(BLOCKS)}"] if formats else []
             self.refuse("dtype", f"{what} has dtype {name!r}{why}",
-                        f"{own}one of {', '.join(kinds)}{', or a format' if formats else ''}")
+                        f"{own}one of {', '.join(kinds)}")  # fmt: skip
             return None
         if isinstance(shape, int | np.integer):
             shape = (int(shape),)
@@ -252,7 +253,8 @@ class Builder(OfThisProcess):
         """Declare a number of the submission; kind "u32" or "f32".  Ops name it."""
         kind = kind.name if isinstance(kind, DType) else kind
         if kind not in ("u32", "f32"):
-            self.refuse("scalar", f"scalar {name!r} has kind {kind!r}", "u32 or f32")
+            own = f"write {o!r}" if (o := known_as(kind)) in ("u32", "f32") else "u32 or f32"
+            self.refuse("scalar", f"scalar {name!r} has kind {kind!r}", own)
         elif not _named(name):
             self.refuse("name", f"scalar {name!r} has no name", NAME)
         elif name in self._scalar_refs or any(p.name == name for p in self.ports):
@@ -334,18 +336,23 @@ class Builder(OfThisProcess):
                 message = error.message.replace(f"{op}:", f"{as_ or op}:", 1)
                 remedy = error.remedy
                 turned = re.match(r"(cast|reshape|contiguous)\(", remedy)
-                if turned and self._blames(op, error, operands):
+                blamed = self._blamed(op, error, operands)
+                if turned and isinstance(blamed, State):
                     remedy = "declare the state so: it is neither cast nor reshaped"
+                elif isinstance(blamed, Tensor) and error.code == "graph.dtype":
+                    ordered = not names and not as_ and len(operands) > 1
+                    made = self.graph_builder.node(blamed.ref).op if blamed.ref else ""
+                    remedy = undeclared(op if ordered else "", made, remedy)
                 self.refuse(error.code.removeprefix("graph."), renamed(message, names),
                             renamed(remedy, names))  # fmt: skip
         return (self.poison(*operands),) * results
 
     @staticmethod
-    def _blames(op: str, error: GraphError, operands: Sequence[Any]) -> bool:
-        """Is it a state that an op refuses?"""
+    def _blamed(op: str, error: GraphError, operands: Sequence[Any]) -> Tensor | State | None:
+        """The operand that an op refuses."""
         names = [o.rstrip("?") for o in opdef(op).operands]
-        blamed = error.message.removeprefix(f"{op}: ").partition(" ")[0]
-        return blamed in names and isinstance(operands[names.index(blamed)], State)
+        name = error.message.removeprefix(f"{op}: ").partition(" ")[0]
+        return operands[names.index(name)] if name in names[: len(operands)] else None
 
     def refs(
         self, op: str, operands: Sequence[Any], strided: bool, as_: str = "",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHAPE = "t.reshape(x, shape)"
 _NUMBERS = "b.output(name, x), run the plan, and read the array that was bound"
 _JOIN = "no op joins tensors: give each an output of its own, or t.scatter_rows into one state"
-_HELD = "b.constant(np.zeros(shape, np.float32)), or of any array"
+_CAST = "t.cast(x, 'f16') for float16; else 'f32', 'bf16', 'f8_e4m3' or 'f8_e5m2'"
 _MASK = ("no op compares: t.relu, t.maximum and t.minimum choose by size; a mask enters as numbers "
          "(an input, or b.constant)")  # fmt: skip
 
@@ -39,7 +39,8 @@ _INSTEAD = {
         ("view", "flatten", "ravel", "squeeze", "unsqueeze", "expand_dims", "unflatten"), _SHAPE),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), "t.broadcast(x, shape)"),
     **dict.fromkeys(("repeat", "tile"), "t.contiguous(t.broadcast(x, shape))"),
-    **dict.fromkeys(("astype", "to", "type", "float", "half", "bfloat16"), "t.cast(x, 'f32')"),
+    **dict.fromkeys(("astype", "to", "type"), _CAST), "float": "t.cast(x, 'f32')",
+    "half": "t.cast(x, 'f16')", "bfloat16": "t.cast(x, 'bf16')",
     **dict.fromkeys(("power", "pow", "float_power"), "t.square(x), t.sqrt(x), or t.exp(t.log(x) * "
                     "b.constant(p)) of a positive x"),
     **dict.fromkeys(("absolute", "fabs"), "t.abs(x)"),
@@ -58,8 +59,24 @@ _INSTEAD = {
     **dict.fromkeys(("split", "chunk", "narrow", "array_split"), "t.slice(x, axis, start, end)"),
     **dict.fromkeys(("take", "index_select", "gather", "embedding"), "t.gather_rows(table, ids)"),
     **dict.fromkeys(("sort", "argsort", "topk"), "t.top_k(x, k)"),
-    **dict.fromkeys(("zeros", "ones", "full", "empty", "arange", "eye", "tensor", "randn",
-                     "zeros_like", "ones_like", "full_like", "empty_like"), _HELD),
+    **dict.fromkeys(("zeros", "empty"), "b.constant(np.zeros(shape, np.float32))"),
+    "ones": "b.constant(np.ones(shape, np.float32))",
+    "full": "b.constant(np.full(shape, number, np.float32))",
+    "arange": "b.constant(np.arange(n, dtype=np.float32)), np.uint32 for ids",
+    "eye": "b.constant(np.eye(n, dtype=np.float32))",
+    "tensor": "b.constant(np.array(numbers, np.float32))",
+    "randn": "b.constant(rng.standard_normal(shape).astype(np.float32)), rng of NumPy",
+    **dict.fromkeys(("zeros_like", "empty_like"), "b.constant(np.zeros(x.shape, np.float32))"),
+    "ones_like": "b.constant(np.ones(x.shape, np.float32))",
+    "full_like": "b.constant(np.full(x.shape, number, np.float32))",
+    "dropout": "x itself: a step that runs a model drops nothing",
+    **dict.fromkeys(("input", "placeholder"), "b.input(name, dtype, shape), b = rt.builder()"),
+    **dict.fromkeys(("weight", "parameter", "Parameter", "param", "variable"),
+                    "b.weight(name, dtype, shape), b = rt.builder()"),
+    "state": "b.state(name, dtype, shape), b = rt.builder()",
+    "scalar": "b.scalar(name, kind), b = rt.builder()",
+    "constant": "b.constant(array), b = rt.builder()",
+    "output": "b.output(name, x), b = rt.builder()",
     **dict.fromkeys(("greater", "greater_equal", "less", "less_equal", "equal", "not_equal",
                      "gt", "ge", "lt", "le", "eq", "ne", "isnan", "isfinite", "isclose"), _MASK),
     **dict.fromkeys(("var", "std"), "t.layer_norm and t.rms_norm normalise; else "
@@ -118,8 +135,14 @@ def absent(owner: Any, name: str) -> AttributeError:
     kind = type(owner).__name__
     if not remedy:
         return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
-    return NotHere("graph.attribute", f"a {kind.lower()} has no {name!r}: ops are functions",
-                   place=call_site(), remedy=f"write {remedy}")  # fmt: skip
+    why = "" if remedy.startswith("b.") else ": ops are functions"
+    return NotHere("graph.attribute", f"a {kind.lower()} has no {name!r}{why}",
+                   place=call_site(), remedy=written(remedy))  # fmt: skip
+
+
+def written(remedy: str) -> str:
+    """A remedy as a clause: what is written, or why nothing is."""
+    return remedy if remedy.startswith("no op") else f"write {remedy}"
 
 
 class Habits(OfThisProcess):

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from lanewise.dtypes import DType
-from lanewise.tensor.arguments import builder_of, checked
+from lanewise.ir.ops.rules import MATRICES
+from lanewise.tensor.arguments import builder_of, checked, to_float
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import Quantized, Tensor
 
@@ -170,6 +171,9 @@ def cast(x: Tensor, dtype: str | DType) -> Tensor:
     """x in another float dtype, nearest even; the same dtype gives x itself."""
     b = builder_of("cast", x)
     name = dtype.name if isinstance(dtype, DType) else dtype
+    if name not in MATRICES:
+        b.refuse("attribute", f"cast: dtype is {name!r}; it must be a float", to_float(name))
+        return b.poison(x)
     return x if name == x.dtype else b.op("cast", (x,), strided=True, dtype=name)
 
 
@@ -267,8 +271,13 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         made = builder.op("matmul", (reshape(a, (math.prod(lead) * m, k)), b))
         return made if made.poisoned else reshape(made, (*lead, m, b.shape[1]))
     if tuple(lead) != b.shape[:-2]:
+        own, other = tuple(lead), b.shape[:-2]
+        pairs = zip(reversed(own), reversed(other), strict=False)
+        fits = all(i == j or 1 in (i, j) for i, j in pairs)
         builder.refuse("shape", f"matmul: b is {b.type}, a is {a.type}: leading axes must be "
-                       "equal", "contiguous(broadcast(...)) of the smaller one")  # fmt: skip
+                       "equal", "contiguous(broadcast(...)) of the smaller one" if fits else
+                       f"{list(own)} and {list(other)} do not broadcast: one of them has other "
+                       f"axes; b [{k}, N] serves all of a")  # fmt: skip
         return builder.poison(a)
     if b.shape[-2] != k:
         turned = f"contiguous(transpose(b)) is [...,{k},{b.shape[-2]}]"

@@ -10,7 +10,7 @@ import math
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from lanewise.closing import Closing
 from lanewise.dtypes import dtype
@@ -20,6 +20,7 @@ from lanewise.runtime.pool import check_threads, on_fork
 from lanewise.tensor.arguments import plain
 from lanewise.tensor.binding import Buffer, aligned
 from lanewise.tensor.builder import Builder
+from lanewise.tensor.habits import absent
 from lanewise.tensor.handles import PortDesc, short
 from lanewise.tensor.plan import Plan, Recorded
 
@@ -88,6 +89,11 @@ class Runtime(Closing):
             raise placed(error, call_site()) from None
         return Buffer(aligned(count * numpy.itemsize).view(numpy).reshape(shape))
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(self, name)
+
     def _open(self) -> None:
         if self._closed:
             raise RunError("run.closed", "the runtime was closed", place=call_site(),
@@ -105,6 +111,7 @@ class Runtime(Closing):
     def compile(
         self, builder: Builder, *, label: str = "", activations: str = "int8x2",
         hold: Iterable[str] | str = (), naive: bool = False, max_in_flight: int = 1,
+        **others: Never,
     ) -> Plan:  # fmt: skip
         """The plan of a recording.
 
@@ -119,7 +126,7 @@ class Runtime(Closing):
         if not isinstance(label, str):
             raise _option(f"label is {label!r}", "a string, said in errors")
         options, count = self.options(
-            activations=activations, hold=hold, naive=naive, max_in_flight=max_in_flight
+            activations=activations, hold=hold, naive=naive, max_in_flight=max_in_flight, **others
         )
         recorded, engines = self._engines(builder, label, options, count)
         plan = Plan(self, recorded, engines)
@@ -134,13 +141,18 @@ class Runtime(Closing):
 
     def options(
         self, *, activations: str = "int8x2", hold: Iterable[str] | str = (),
-        naive: bool = False, max_in_flight: int = 1,
+        naive: bool = False, max_in_flight: int = 1, **others: Never,
     ) -> tuple[Options, int]:  # fmt: skip
         """(what decides the program, submissions at once) of the options of `compile`; two calls
         that mean the same are equal.  Raises UsageError ``usage.*``."""
         from lanewise.fuse.numerics import ACTIVATIONS
         from lanewise.pipeline import Options, parse_hold
 
+        for name, value in others.items():
+            runtimes = name in ("threads", "strict", "target")
+            raise _option(f"compile has no option {name!r}", "it is the runtime's: "
+                          f"Runtime({name}={value!r})" if runtimes else "its options are "
+                          "activations, hold, naive, max_in_flight, label")  # fmt: skip
         if activations not in ACTIVATIONS:
             raise UsageError(
                 "usage.activations", f"activations is {activations!r}", place=call_site(),

@@ -66,6 +66,8 @@ def _each(check: Check, array: Array, limit: Any) -> list[LanewiseError]:
         return []
     at = tuple(int(i) for i in bad[0])
     bound = f"at most {check.other!r}" if check.other else f"below {check.limit}"
+    if array.dtype.kind == "f" and not check.signed:
+        bound = f"of 0 <= x < {check.limit}"
     more = f" ({len(bad)} such)" if len(bad) > 1 else ""
     return [_bad(check, f"{check.port!r}{list(at)} is {array[at]}: {check.what} {bound} is wanted"
                  f"{more}")]  # fmt: skip

@@ -28,6 +28,12 @@ def _positive(op: str, attrs: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 def _reshape_infer(types: tuple[Type, ...], attrs: Mapping[str, Any]) -> tuple[Type, ...]:
     want_dtype("reshape", "x", types[0], SCALARS)
+    left = [d for d in integers("reshape", attrs, "shape") if d != -1]
+    known = math.prod(left)
+    if len(left) == len(attrs["shape"]) - 1 and known > 0 and types[0].size % known == 0:
+        asked = tuple(types[0].size // known if d == -1 else d for d in attrs["shape"])
+        fail("attribute", "reshape", "shape", f"is {list(attrs['shape'])}; every dimension must be "
+             "> 0", f"reshape(x, {asked})")  # fmt: skip
     shape = _positive("reshape", attrs, "shape")
     if math.prod(shape) != types[0].size:
         fail("shape", "reshape", "x", f"is {types[0]}; it does not have the size of {list(shape)}",
