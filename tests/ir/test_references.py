@@ -266,7 +266,10 @@ def test_sample_rows_without_a_distribution() -> None:
         assert sample([0, bad, 1]) == NO_TOKEN
         assert sample([0, bad, 1], t=0) == NO_TOKEN
     assert sample([-np.inf, 0, -np.inf], u=0.5) == 1
-    assert sample([-np.inf, -np.inf], u=0.5) == 0
+    assert sample([-np.inf, -np.inf], u=0.5) == NO_TOKEN
+    assert sample([-np.inf, -np.inf], t=0) == 0 == sample([2, 1], t=-1, u=0.9)
+    assert sample([1, 2, -np.inf], t=np.inf, u=0) == 1 and sample([1, 2], t=np.inf, u=0.4) == 0
+    assert sample([1, 2], p=0, u=0) == 1 == sample([1, 2], m=2, u=0)
 
 
 def test_quantised_products_multiply_what_was_stored() -> None:

@@ -139,8 +139,26 @@ def test_argmax_and_rows_without_a_distribution(isa: str) -> None:
     for o in (Options(0.0), Options(1.0), Options(1.0, 2, 0.5, 0.1)):
         for bad in ([1, nan, 2], [1, inf, 2], [nan] * 20, []):
             assert tokens(isa, np.array(bad, np.float32), o, [0.5]) == [NO_TOKEN]
-        assert tokens(isa, np.array([-inf, -inf], np.float32), o, [0.5]) == [0]
+        for n in (1, 2, 40):  # nothing has a weight: no token, but an argmax
+            none = np.full(n, -inf, np.float32)
+            assert tokens(isa, none, o, [0.5]) == [NO_TOKEN if o.temperature else 0]
         assert tokens(isa, np.array([-inf, 1, -inf], np.float32), o, [0, LAST]) == [1, 1]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_options_out_of_range_are_defined(isa: str) -> None:
+    nan, x = np.nan, np.array([0, 1, 0.5, -np.inf], np.float32)
+    draws = [0, 0.3, 0.7, LAST]
+    same = [(Options(-1.0), Options(0.0)), (Options(nan), Options(0.0)),
+            (Options(top_p=-1.0), Options(top_p=0.0)), (Options(top_p=nan), Options(top_p=1.0)),
+            (Options(min_p=-1.0), Options(min_p=0.0)), (Options(min_p=2.0), Options(min_p=1.0)),
+            (Options(min_p=nan), Options(min_p=1.0))]  # fmt: skip
+    for odd, o in same:
+        assert tokens(isa, x, odd, draws) == tokens(isa, x, o, draws) == expected(x, odd, draws)
+    assert tokens(isa, x, Options(top_p=0.0), draws) == [1] * 4
+    for row, want in ((x, [1] * 4), (x[:3], [0, 0, 2, 2])):  # T = inf: -inf / inf overflows
+        assert tokens(isa, row, Options(np.inf), draws) == expected(row, Options(np.inf), draws)
+        assert tokens(isa, row, Options(np.inf), draws) == want
 
 
 def test_scratch_fits_what_the_planner_gives() -> None:

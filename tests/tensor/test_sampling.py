@@ -192,3 +192,35 @@ def test_strict_looks_at_device_data():
                 run(plan, **{**values, name: bad})
             assert caught.value.code == "run.data"
     rt.close()
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_row_without_a_weight_gives_no_token(target: str, fused: bool) -> None:
+    """Logits of -inf alone, as they stand and as a product's: `sample` and `sample_rows` agree."""
+    names = {"t": t.f32, "k": t.u32, "p": t.f32, "m": t.f32, "d": t.f32}
+    o = t.SamplingOptions(temperature=1.0)
+
+    def record(b: t.Builder) -> None:
+        t.declare_sampling_scalars(b, o)
+        x = b.input("x", t.f32, (4, 64))
+        x = t.linear(x, b.weight("w", t.f32, (64, 64))) if fused else x
+        given = [b.input(n, kind, (4,)) for n, kind in names.items()]
+        b.output("rows", t.sample_rows(x, *given))
+        b.output("argmax", t.argmax(x))
+        if not fused:
+            b.output("sample", t.sample(x, o, draws=given[-1])[0])
+
+    x = np.full((4, 64), -np.inf, np.float32)
+    x[2:] = 0
+    given = {"t": np.array([1, 0, 1, -1], np.float32), "k": u32(0, 0, 0, 0),
+             "p": np.array([1, 1, 1, 1], np.float32), "m": np.zeros(4, np.float32),
+             "d": np.array([0.6, 0.6, 0.6, 0.6], np.float32)}  # fmt: skip
+    if fused:  # every product adds -inf to itself: no NaN comes of it
+        given["w"] = np.ones((64, 64), np.float32)
+    with compile(record, target) as plan:
+        made = run(plan, x=x, **given, **o.scalars("", 0, 0))
+    assert made["rows"].tolist() == [0xFFFFFFFF, 0, 38, 0]
+    assert made["argmax"].tolist() == [0, 0, 0, 0]
+    if not fused:
+        assert made["sample"].tolist() == [0xFFFFFFFF, 0xFFFFFFFF, 38, 38]

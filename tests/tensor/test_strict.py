@@ -119,6 +119,8 @@ CASES: list[tuple[Callable[[t.Builder], None], str, np.ndarray, np.ndarray, str]
     (sampled, "logits", floats(0, -np.inf, -3, 1, 2, 3).reshape(2, 3),
      floats(0, np.nan, 0, 0, 0, np.inf).reshape(2, 3), r"\[0, 1\] is nan: a logit .* \(2 such\)"),
     (sampled, "t", floats(0, 1), floats(0, np.nan), r"\[1\] is nan: a temperature"),
+    (sampled, "t", floats(0, 1), floats(1, -1), r"\[1\] is -1.0: a temperature of 0 <= x < inf"),
+    (sampled, "min_p", floats(0, 1), floats(-0.5, 0), r"\[0\] is -0.5: a min_p of 0 <= x < inf"),
     (sampled, "top_p", floats(1, 1), floats(1, np.nan), r"\[1\] is nan: a top_p"),
     (policy, "logits", floats(0, -np.inf, -3, 1, 2, 3).reshape(2, 3),
      floats(0, np.nan, 0, 0, 0, 0).reshape(2, 3), r"\[0, 1\] is nan: a logit below inf"),

@@ -145,8 +145,10 @@ def sample(
     if not len(logits) or np.isnan(logits).any() or np.max(logits) == np.inf:
         return NO_TOKEN
     best = int(np.argmax(logits))
-    if not temperature > 0 or np.max(logits) == -np.inf:
+    if not temperature > 0:
         return best
+    if np.max(logits) == -np.inf:
+        return NO_TOKEN
     with np.errstate(all="ignore"):
         p = softmax(logits * (_f(1) / _f(temperature)))
     if np.isnan(p[best]):
@@ -160,7 +162,7 @@ def sample(
         kept = order[keep[order]]
         running = np.cumsum(p[kept], dtype=np.float32)
         keep[kept[1:][~(running[:-1] < bound)]] = False
-    keep &= ~(p < _f(min(min_p, 1)) * np.max(p))
+    keep &= ~(p < _f(min_p if min_p < 1 else 1) * np.max(p))
     held = _f(min(max(draw, 0), 1 - 2.0**-24)) if draw == draw else _f(0)
     running = np.cumsum(np.where(keep, p, _f(0)), dtype=np.float32)
     return int(np.argmax(running > held * running[-1]))

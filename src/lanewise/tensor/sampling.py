@@ -38,13 +38,17 @@ def sample_rows(
     draws: Tensor,
 ) -> Tensor:  # fmt: skip
     """One token u32 [O] per row of logits f32 [O, V], every option a tensor [O] (top_k u32):
-    one plan serves any mix.  temperature 0 is argmax; top_k 0, top_p 1, min_p 0 are off.  A row
-    with a NaN or +inf gives 0xFFFFFFFF, no token (`Runtime(strict=True)` refuses such a port)."""
+    one plan serves any mix.  temperature 0 is argmax; top_k 0, top_p 1, min_p 0 are off (a top_p
+    of 0 keeps one token here, and is off in `SamplingOptions`: pass 1 for it).  A row with a NaN or
+    +inf, or of -inf alone unless the temperature is 0, gives 0xFFFFFFFF, no token.
+    `Runtime(strict=True)` refuses NaN and +inf in a port, and options below 0; without it a
+    temperature below 0 or NaN is as 0, a top_p below 0 as 0 and NaN as 1, a min_p below 0 as 0,
+    above 1 or NaN as 1."""
     b = builder_of("sample_rows", logits)
     b.watch(draws, 1, "a draw")
-    numbers = {"a logit": logits, "a temperature": temperature, "a top_p": top_p, "a min_p": min_p}
-    for what, x in numbers.items():
-        b.watch(x, math.inf, what, signed=True)
+    b.watch(logits, math.inf, "a logit", signed=True)
+    for what, x in {"a temperature": temperature, "a top_p": top_p, "a min_p": min_p}.items():
+        b.watch(x, math.inf, what)
     return b.op("sample_rows", (logits, temperature, top_k, top_p, min_p, draws))
 
 
@@ -81,9 +85,9 @@ class SamplingOptions:
     """One sequence's policy; the default is greedy.
 
     temperature 0 is argmax.  top_k: the most likely so many, 0 is off.  top_p: the fewest tokens
-    that have so much of the probability; 0 is off, and 1 drops only what is too unlikely to add to
-    the sum.  min_p: tokens of so much of the likeliest's probability, 0 is
-    off.  repetition 0 or 1, presence 0 and frequency 0 are off.
+    that have so much of the probability; 0 is off (in `sample_rows` 1 is off, and 0 keeps one
+    token), and 1 drops only what is too unlikely to add to the sum.  min_p: tokens of so much of
+    the likeliest's probability, 0 is off.  repetition 0 or 1, presence 0 and frequency 0 are off.
     """
 
     temperature: float = 0.0

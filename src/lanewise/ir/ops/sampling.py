@@ -2,8 +2,10 @@
 
 `sample_rows`: 1/T, softmax, top-k (value descending, index ascending; 0 = off), top-p (the
 smallest set that reaches p * total, the crossing entry kept; 1 = off), min-p (>= p * max; 0 =
-off), then the first index, ascending, whose running sum exceeds draw * total.  T = 0 is argmax.
-NaN never wins; a row with a NaN or +inf logit has no distribution: its token is 0xFFFFFFFF.
+off), then the first index, ascending, whose running sum exceeds draw * total.  T = 0 is argmax, and
+so is what is below or NaN.  A top-p of 0 or below keeps one entry, NaN is off; a min-p above 1 or
+NaN is 1.  A row with a NaN or +inf logit has no distribution, nor has, at T > 0, one whose logits
+are all -inf: its token is 0xFFFFFFFF.
 """
 
 from __future__ import annotations
@@ -65,9 +67,10 @@ register(
 
 def sample_weights(logits: Array, t: float, k: int, top_p: float, min_p: float) -> Array:
     """What is left of one row's probabilities, not renormalised, float64 [V]."""
-    z = logits / t
-    p = np.exp(z - np.max(z))
-    p /= np.sum(p)
+    with np.errstate(invalid="ignore"):  # -inf / inf
+        z = logits / t
+        p = np.exp(z - np.max(z))
+        p /= np.sum(p)
     order = np.lexsort((np.arange(len(p)), -p))
     if 0 < k < len(p):
         p[order[k:]] = 0
@@ -75,7 +78,7 @@ def sample_weights(logits: Array, t: float, k: int, top_p: float, min_p: float) 
         running = np.cumsum(p[order])
         # kept while the sum *before* an entry has not reached the bound
         p[order[1:][running[:-1] >= top_p * np.sum(p)]] = 0
-    p[p < min_p * np.max(p)] = 0
+    p[p < (min_p if min_p < 1 else 1) * np.max(p)] = 0
     return p
 
 
@@ -100,11 +103,12 @@ def _sample(args: Sequence[Any], attrs: Attrs, types: Types) -> Any:
     for r, (row, t, k, top_p, min_p, draw) in enumerate(zip(logits, *args[1:], strict=True)):
         if np.isnan(row).any() or np.max(row) == np.inf:
             continue
-        if t == 0 or np.max(row) == -np.inf:
+        if not t > 0:
             out[r] = np.argmax(row)
-        else:
+        elif np.max(row) > -np.inf:
             weights = sample_weights(row, float(t), int(k), float(top_p), float(min_p))
-            out[r] = _pick(weights, float(draw))
+            lost = np.isnan(weights).any()
+            out[r] = np.argmax(row) if lost else _pick(weights, float(draw))
     return (out,)
 
 
@@ -118,9 +122,13 @@ def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
                 np.array([0, 0, 0.05, 0, 1], f4), rng.random(5, np.float32),
             )
         )  # fmt: skip
-    bad = np.array([[np.nan, 1], [np.inf, 0], [-np.inf, 0]], f4)
-    ones = np.ones(3, f4)
-    yield Sample((bad, ones, np.zeros(3, u4), ones, np.zeros(3, f4), ones / 2))
+    nan, inf = np.nan, np.inf
+    rows = [[nan, 1], [inf, 0], [-inf, 0], [-inf, -inf], [-inf, -inf], [1, 2], [1, 2]]
+    t = np.array([1, 1, 1, 1, 0, -1, nan], f4)
+    ones = np.ones(7, f4)
+    yield Sample((np.array(rows, f4), t, np.zeros(7, u4), ones, np.zeros(7, f4), ones / 4))
+    p, m = np.array([0, -1, nan, 1, 1, 1, 1], f4), np.array([0, 0, 0, -1, 0, 2, nan], f4)
+    yield Sample((np.tile(np.array([1, 2], f4), (7, 1)), ones, np.zeros(7, u4), p, m, ones / 4))
 
 
 _OPTIONS = ("temperature", "top_k", "top_p", "min_p", "draws")

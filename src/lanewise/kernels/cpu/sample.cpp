@@ -219,8 +219,10 @@ LW_EXPORT void lw_sample_row(const float* logits, int64_t n, float temperature, 
   float largest = lw_max(logits, n), inf = __builtin_inff();
   *token = LW_NO_TOKEN;
   if (n <= 0 || largest != largest || largest == inf) return;
+  const bool greedy = !(temperature > 0.0f);
+  if (!greedy && largest == -inf) return;  // nothing has a weight
   *token = lw_argmax(logits, n);
-  if (!(temperature > 0.0f) || largest == -inf) return;
+  if (greedy) return;
   Scratch s = carve(scratch, n);
   probabilities(logits, n, temperature, s.p);
   if (s.p[*token] != s.p[*token]) return;  // a temperature so small that l / T overflows: the top

@@ -1,6 +1,6 @@
 // Sampling one token of one row: the ABI (sample.cpp implements it).
 //
-// temperature 0 (or all logits -inf): the largest logit, the lowest index on ties.  Else, in f32:
+// temperature 0 (or below, or NaN): the largest logit, the lowest index on ties.  Else, in f32:
 //   z = l * (1 / T);  p = softmax(z) as in norm.h.  Order: value descending, index ascending.
 //   top-k keeps the first k.
 //   top-p: total = Sums of what is kept; an entry stays while the running sum (one add after the
@@ -9,7 +9,8 @@
 //   draw:  running sums of what is kept, one add after the other, in index order; the first that
 //          exceeds draw * (the last of them).
 // Nothing is renormalised between the steps.
-// token = 0xFFFFFFFF if any logit is NaN or +inf, or if n is 0: the caller raises.
+// token = 0xFFFFFFFF if any logit is NaN or +inf, if all are -inf and the temperature is above 0
+// (nothing has a weight, and what has none is never drawn), or if n is 0: the caller raises.
 #ifndef LW_SAMPLE_H
 #define LW_SAMPLE_H
 
@@ -19,7 +20,8 @@
 
 constexpr uint32_t LW_NO_TOKEN = 0xFFFFFFFFu;
 
-// top_k 0: off; top_p >= 1 (or NaN): off; min_p 0: off; draw is held to [0, 1 - 2^-24], NaN is 0.
+// top_k 0: off; top_p >= 1 (or NaN): off, 0 or below: one entry; min_p 0 or below: off, above 1 (or
+// NaN): 1; draw is held to [0, 1 - 2^-24], NaN is 0.
 // scratch: 64-aligned, lw_sample_scratch(n) bytes.
 LW_EXPORT void lw_sample_row(const float* logits, int64_t n, float temperature, uint32_t top_k,
                              float top_p, float min_p, float draw, uint32_t* token, void* scratch);
