@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from lanewise import tensor as t
-from tests.tensor.wrong import Row, out, u, w, x
+from tests.tensor.wrong import Row, attend, out, u, w, x
 
 
 def _cast(kind: object, want: str, remedy: str = "") -> Row:
@@ -50,6 +50,9 @@ WORDS = {
     "a cast to nothing known": _cast("quick", "f32"),
     "a cast to NumPy's int32": _cast(np.int32, "f32", "no op makes integers"),
     "a cast to i32": _cast("i32", "f32", "no op makes integers"),
+    "lengths that were computed": Row(
+        lambda b: out(b, attend(b, lengths=t.exp(x(b, 1, name="n")))), "dtype", "lengths is f32",
+        "declare a port for it", lambda b: out(b, attend(b, lengths=u(b, 1, name="n")))),
     "a number in a maximum": Row(
         lambda b: out(b, t.maximum(x(b, 4), 0.5)),  # type: ignore[arg-type]
         "operand", "maximum: b is 0.5", "b.constant(0.5)",

@@ -29,6 +29,7 @@ from lanewise.tensor.arguments import builder_of, checked
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
 from lanewise.tensor.ops import reshape
+from lanewise.tensor.remedies import undeclared
 
 PAGE = 64
 SMALL_PAGES = (16, 32)
@@ -218,8 +219,9 @@ class _Attention:
     def words(self, name: str, x: Any) -> bool:
         """Whether an operand holds counts or ids; refused if it is not poison."""
         if not x.poisoned and x.dtype != "u32":
+            made = self.b.graph_builder.node(x.ref).op
             self.refuse("dtype", f"{name} is {x.type}; its dtype must be u32",
-                        f"declare {name} as u32")  # fmt: skip
+                        undeclared("", made, f"declare {name} as u32"))  # fmt: skip
             return False
         return not x.poisoned
 
