@@ -1,6 +1,7 @@
 """The last line of defence: every exception becomes one message on stderr and an exit code.
 
     usage (click's, or code usage.*)  2      Ctrl-C  130      a closed pipe  1, silently
+    text for a closed stdout          1
     LanewiseError                     1      the system's errors, and bugs   1
     SIGTERM, SIGHUP                  143, 129, after what is half done was taken back
 
@@ -10,6 +11,7 @@ A message has the code, the place and the remedy.  LANEWISE_DEBUG=1 adds the tra
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -29,6 +31,7 @@ _REMEDIES = {
     errno.EROFS: "set LANEWISE_CACHE_DIR to a folder that can be written",
     errno.EACCES: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
     errno.EPERM: "check the file's permissions, or set LANEWISE_CACHE_DIR to a folder of yours",
+    errno.EBADF: "let the output go somewhere: > FILE, or > /dev/null",
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.ELOOP: "check the path: its symbolic links lead in a circle",
@@ -49,11 +52,30 @@ def arm() -> None:
 
 
 def open_streams() -> None:
-    """A standard stream that the caller has closed is None to Python: have it lead nowhere."""
+    """A standard stream that the caller has closed is None to Python: have it lead nowhere, but
+    refuse what stdout would lose."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
+            # It also takes the stream's number, which the next file that is opened would have.
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (until the end)
-            setattr(sys, name, stream)
+            setattr(sys, name, Closed(stream) if name == "stdout" else stream)
+
+
+class Closed(io.TextIOBase):
+    """A stdout that was closed before we began: it refuses text, so that none is lost silently."""
+
+    def __init__(self, place: object) -> None:
+        self._place = place
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):  # click asks so whether a stream takes bytes
+            raise TypeError("text is wanted")
+        if text:
+            raise OSError(errno.EBADF, "the output is closed, and would be lost", "stdout")
+        return 0
 
 
 def _ended(number: int, _: object) -> NoReturn:
