@@ -51,7 +51,7 @@ def test_set(call):
 @pytest.mark.parametrize(
     ("line", "word", "code"),
     [
-        ("/set temp -1", "0<=x<=", 2), ("/set temp nan", "0<=x<=", 2),
+        ("/set temp -1", "0.001<=x<=", 2), ("/set temp nan", "x=0 or", 2),
         ("/set top-p zero", "zero", 2), ("/set nothing 1", "names: n, temp", 2),
         ("/set temp", "temp   0.8", 0), ("/sett", "/help", 2), ("/set temp 1 2", "names", 2),
         ("/set temp hot", "temp: 'hot' is not a valid number.", 2),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from lanewise.cli import app
+from lanewise.cli import app, options
+from lanewise.lane.sampling import MAX_TOKENS, Sampling, check_count
 from tests.cli.conftest import ROOT
 
 BAD = [  # arguments, what the message must hold
     (["run", "fake", "x", "-n", "0"], ["'-n'", "1<=x<="]),
     (["run", "fake", "x", "-n", "two"], ["'-n'", "two"]),
-    (["run", "fake", "x", "--temp", "-1"], ["'--temp'", "0<=x<="]),
-    (["run", "fake", "x", "--temp", "nan"], ["'--temp'", "0<=x<="]),
-    (["run", "fake", "x", "--temp", "inf"], ["'--temp'", "0<=x<="]),
+    (["run", "fake", "x", "--temp", "-1"], ["'--temp'", "x=0 or 0.001<=x<=1000"]),
+    (["run", "fake", "x", "--temp", "nan"], ["'--temp'", "x=0 or 0.001<=x<=1000"]),
+    (["run", "fake", "x", "--temp", "inf"], ["'--temp'", "x=0 or 0.001<=x<=1000"]),
+    (["run", "fake", "x", "--temp", "0.0001"], ["'--temp'", "x=0 or 0.001<=x<=1000"]),
     (["run", "fake", "x", "--top-k", "-1"], ["'--top-k'", "0<=x<="]),
     (["run", "fake", "x", "--top-p", "0"], ["'--top-p'", "0<x<=1"]),
     (["run", "fake", "x", "--top-p", "1.5"], ["'--top-p'", "0<x<=1"]),
@@ -49,6 +53,27 @@ def test_usage(call, args, words):
     assert result.stdout == ""
     for word in words:
         assert word in result.stderr
+
+
+@pytest.mark.parametrize("name", options.SAMPLING)
+def test_what_an_option_takes_the_library_takes(name):
+    """So that a refusal names the option, and the help's range is the whole truth."""
+    kind = options.SAMPLING[name][1]
+    if not isinstance(kind, click.IntRange | click.FloatRange):
+        return
+    ends = {0, 1e-9, options.LEAST_TEMPERATURE, 0.5, 1, kind.min, kind.max}
+    taken = 0
+    for value in ends:
+        try:
+            given = kind.convert(repr(value), None, None)
+        except click.BadParameter:
+            continue
+        taken += 1
+        if name == "max_tokens":
+            check_count(name, given, 1, MAX_TOKENS)
+        else:
+            Sampling.checked(**{**asdict(Sampling()), name: given})
+    assert taken >= 2
 
 
 def test_a_refusal_has_code_place_and_remedy(call):

@@ -123,7 +123,6 @@ PROMPTS = [  # arguments, stdin, code, words
     ([], b"\xed\xa0\x80", "usage.encoding", []),
     ([], b"word " * 200_000, "usage.context", ["tokens"]),
     (["hi", "--hold", "nonsense"], b"", "usage.hold", ["nonsense", "the rules are"]),
-    (["hi", "--temp", "0.0001"], b"", "usage.option", ["temperature", "0.001"]),
 ]
 
 

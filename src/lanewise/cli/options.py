@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ACTIVATIONS = click.Choice(["int8x2", "int8", "f32"])
 KV = click.Choice(["f16", "f32", "q8_0"])
+LEAST_TEMPERATURE = 0.001  # the library's; its home loads NumPy, which --help must not
 BIG = 1 << 24  # positions: beyond any checkpoint's context
 
 
@@ -35,6 +36,22 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return number
+
+
+class Temperature(Number):
+    """0, or a number from `LEAST_TEMPERATURE` on: smaller ones are no numbers to the sampler."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1000)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number = super().convert(value, param, ctx)
+        if 0 < number < LEAST_TEMPERATURE:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return f"x=0 or {LEAST_TEMPERATURE}<=x<={self.max}"
 
 
 class Names(click.ParamType):
@@ -78,7 +95,7 @@ class Sampling:
 
 SAMPLING: dict[str, tuple[str, click.ParamType, str]] = {  # field -> (flag, type, help)
     "max_tokens": ("-n", Whole(1, BIG), "Most tokens to write.  [default: no limit]"),
-    "temperature": ("--temp", Number(0, 1000), "Randomness; 0 takes the most likely token."),
+    "temperature": ("--temp", Temperature(), "Randomness; 0 takes the most likely token."),
     "top_k": (
         "--top-k",
         Whole(0, (1 << 32) - 1),
