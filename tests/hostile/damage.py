@@ -265,7 +265,7 @@ TEMPLATES = (  # name, wanted, text
     ("a division by zero", "text.template", "{{ 1 // 0 }}"),
     ("an include", "text", "{% include '/etc/passwd' %}"),
     ("200 kB of it", "text.template_limit", "x" * 200000),
-    ("nothing", "usage.prompt|text", ""),
+    ("nothing", "text.template", ""),
     ("more than the context", "usage.context", "{{ 'word ' * 20000 }}"),
 )
 

@@ -338,6 +338,17 @@ def test_half_a_surrogate_is_refused_by_place(message: dict[str, Any], place: st
         assert "half of a surrogate pair" in error.message and "errors='replace'" in error.remedy
 
 
+@pytest.mark.parametrize("source", ["", "{% if false %}x{% endif %}", "{{ messages[0].content }}"])
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_a_template_that_makes_nothing_is_named(source: str, add_bos: bool) -> None:
+    """Also where the vocabulary would begin with BOS: that alone asks nothing."""
+    template = ChatTemplate(source)
+    tokenizer = byte_level(add_bos_token=add_bos)
+    error = code_of(lambda: template.encode(tokenizer, [{"role": "user", "content": ""}]))
+    assert error.code == "text.template" and error.place == "chat template"
+    assert "nothing" in error.message and error.remedy
+
+
 def test_messages_without_end_are_refused() -> None:
     loop: dict[str, Any] = {"role": "user", "content": "hi"}
     loop["self"] = loop

@@ -322,9 +322,17 @@ def test_a_missing_rule_is_reported() -> None:
 
 
 def test_kinds_of_vocabulary() -> None:
-    for model in ("bert", "t5", "rwkv", "", None):
+    for model in ("bert", "t5", "rwkv"):
         error = code_of(byte_level, model=model)
         assert error.code == "text.model" and "gpt2, llama" in error.remedy
+
+
+@pytest.mark.parametrize("model", [None, "", "none", "no_vocab"])
+@pytest.mark.parametrize("tokens", [None, ["a", "b"]])
+def test_a_checkpoint_without_a_vocabulary(model: str | None, tokens: list[str] | None) -> None:
+    error = code_of(lambda: byte_level(model=model, tokens=tokens))
+    assert error.code == "text.model" and error.place == "tokenizer.ggml.model"
+    assert "has no vocabulary" in error.message and "Lane.logits" in error.remedy
 
 
 N = len(byte_level_meta()["tokenizer.ggml.tokens"])

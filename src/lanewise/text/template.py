@@ -94,7 +94,7 @@ class ChatTemplate:
     ) -> list[int]:  # fmt: skip
         """The prompt as ids: special tokens from the template only, never from a message.
 
-        Raises as `render` and `Tokenizer.encode`.
+        Raises as `render` and `Tokenizer.encode`; ``text.template`` also where nothing comes out.
         """
         messages = self._parts(messages)
         values = _values(messages, add_generation_prompt, tools, variables)
@@ -104,7 +104,10 @@ class ChatTemplate:
         if mark is None:
             raise _bad("", "the messages use every noncharacter of Unicode")
         shielded = _each_text(values, lambda text: tokenizer.shield(text, mark))
-        return tokenizer.encode(self._render(shielded), special=True, shield=mark)
+        text = self._render(shielded)
+        if not text.replace(mark, ""):
+            raise _broken("it makes nothing of these messages")
+        return tokenizer.encode(text, special=True, shield=mark)
 
     def _parts(self, messages: Any) -> Any:
         """Messages whose parts of text are one text, where the template does not read parts."""

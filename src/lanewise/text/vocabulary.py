@@ -62,6 +62,9 @@ class Vocabulary:
     notes: tuple[str, ...]
 
 
+_NONE = {"", "none", "no_vocab"}  # kinds that converters write where there is no vocabulary
+
+
 def refuse(key: str, message: str, code: str = "text.vocabulary") -> TextError:
     """The error for a key of the metadata that cannot be used."""
     return TextError(
@@ -72,8 +75,16 @@ def refuse(key: str, message: str, code: str = "text.vocabulary") -> TextError:
 def read(meta: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary in ``meta``: GGUF keys to Python or NumPy values.
 
-    Raises `TextError` ``text.vocabulary``, its place the key that is missing or wrong.
+    Raises `TextError` ``text.vocabulary``, its place the key that is missing or wrong, and
+    ``text.model`` where there is no vocabulary.
     """
+    model = _text(meta, "model") or ""
+    if model in _NONE:
+        raise TextError(
+            "text.model", f"the checkpoint has no vocabulary: {_PREFIX}model is "
+            + (repr(model) if model else "missing"), place=_PREFIX + "model",
+            remedy="convert it again with its vocabulary (Lane.logits runs without one)",
+        )  # fmt: skip
     notes: list[str] = []
     tokens = _strings(meta, "tokens")
     if not tokens:
@@ -84,7 +95,6 @@ def read(meta: Mapping[str, Any]) -> Vocabulary:
         notes.append(f"{again} tokens have the text of an earlier one; the first is used")
     kinds = _kinds(meta, n)
     merges = _strings(meta, "merges") if _PREFIX + "merges" in meta else None
-    model = _text(meta, "model") or ""
     usual = _usual(kinds, meta, notes) if model == "llama" else {}
     bos, eos, unknown = (
         usual.get(key, _id(meta, key, n, notes))
