@@ -76,16 +76,11 @@ def _history() -> History:
 
     from lanewise import settings
 
-    class Texts(FileHistory):
-        def store_string(self, string: str) -> None:
-            with suppress(UnicodeEncodeError):  # bytes that are no text, which are refused
-                super().store_string(string)
-
     with suppress(OSError, LanewiseError):
         path = settings.cache_dir() / "chat_history"
         with path.open("ab"):
             pass
         with suppress(OSError):
             path.chmod(0o600)
-        return Texts(str(path))
+        return FileHistory(str(path))
     return InMemoryHistory()
