@@ -31,7 +31,7 @@ from lanewise.tensor.attention import (
     scatter_rows,
     to_pages,
 )
-from lanewise.tensor.binding import Bindings, Buffer
+from lanewise.tensor.buffers import Bindings, Buffer
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.cache import BlockPool, Buckets, PlanCache
 from lanewise.tensor.frequencies import rope_factors, rope_table

@@ -26,7 +26,8 @@ from lanewise.runtime.memory import Block
 from lanewise.runtime.pool import on_fork
 from lanewise.runtime.session import Session
 from lanewise.tensor.attention import cache_pages, from_pages, to_pages
-from lanewise.tensor.binding import Array, Bound, aligned
+from lanewise.tensor.binding import Bound
+from lanewise.tensor.buffers import Array, aligned
 from lanewise.tensor.fence import Fence, failure
 from lanewise.tensor.handles import PortDesc
 from lanewise.tensor.lowering import PAGE

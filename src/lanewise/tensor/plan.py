@@ -21,7 +21,8 @@ from lanewise.closing import Closing
 from lanewise.errors import LanewiseError, RunError, call_site, collect, placed
 from lanewise.ir.graph import ROOTS, Graph
 from lanewise.runtime.pool import on_fork
-from lanewise.tensor.binding import NOTHING, Bindings, Bound, Last, Table
+from lanewise.tensor.binding import NOTHING, Bound, Last, Table
+from lanewise.tensor.buffers import Bindings
 from lanewise.tensor.fence import Fence, failure
 from lanewise.tensor.handles import KernelSelection, PortDesc, ScalarDesc
 

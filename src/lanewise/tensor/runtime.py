@@ -18,7 +18,7 @@ from lanewise.errors import LanewiseError, RunError, UsageError, call_site, plac
 from lanewise.runtime.memory import require
 from lanewise.runtime.pool import check_threads, on_fork
 from lanewise.tensor.arguments import plain
-from lanewise.tensor.binding import Buffer, aligned
+from lanewise.tensor.buffers import Buffer, aligned
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.habits import absent
 from lanewise.tensor.handles import PortDesc, short

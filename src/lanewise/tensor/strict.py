@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lanewise.errors import LanewiseError, RunError, collect
-from lanewise.tensor.binding import Array, view
+from lanewise.tensor.binding import view
+from lanewise.tensor.buffers import Array
 from lanewise.tensor.handles import PortDesc
 
 ABSENT = 0xFFFFFFFF
