@@ -16,6 +16,7 @@ from typing import Any
 from lanewise.errors import BuildError, LanewiseError, UsageError, collect
 
 MAX_THREADS = 1022  # of a step: what the native pool can count (runtime.cpp)
+MIN_TEMPERATURE = 1e-3  # besides 0: dividing logits by less leaves none finite
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_what_an_option_takes_the_library_takes(name):
     kind = options.SAMPLING[name][1]
     if not isinstance(kind, click.IntRange | click.FloatRange):
         return
-    ends = {0, 1e-9, options.LEAST_TEMPERATURE, 0.5, 1, kind.min, kind.max}
+    ends = {0, 1e-9, options.MIN_TEMPERATURE, 0.5, 1, kind.min, kind.max}
     taken = 0
     for value in ends:
         try:

@@ -21,6 +21,7 @@ from lanewise.runtime.library import Library
 from lanewise.runtime.pool import ThreadPool
 from lanewise.runtime.submitter import Submitter
 from lanewise.targets.cpu import CpuTarget
+from tests.together import together
 
 # ctx: int32 counters[T], then a u32 that says how many threads are inside, then the most ever.
 TEXT = """
@@ -95,15 +96,11 @@ def test_runs_take_turns(native: tuple[Library, int]) -> None:
     workers = ThreadPool(library, 2)
     counter = Counter(workers, spin=20000)
 
-    def many() -> None:
+    def many(_: int) -> None:
         for _ in range(50):
             workers.run(fn, counter.address)
 
-    callers = [threading.Thread(target=many) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    together(many, 4)
     assert counter.hits(3) == [400, 400, 0]
     assert counter.most <= 2
     workers.close()
@@ -130,11 +127,7 @@ def test_submitters_take_turns_with_runs_and_every_turn_ends(native: tuple[Libra
             assert submitter.ended(turn) and submitter.ended(i) and not submitter.ended(turn + 1)
         submitter.leave()
 
-    callers = [threading.Thread(target=many, args=(i,)) for i in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    together(many, 4)
     assert counter.hits(3) == [400, 400, 0]
     assert counter.most <= 2
     submitters_left()

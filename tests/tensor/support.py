@@ -52,3 +52,14 @@ def f32(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 def u32(*values: int) -> np.ndarray:
     return np.array(values, np.uint32)
+
+
+def products(n: int, times: int) -> Callable[[t.Builder], None]:
+    """y = x multiplied by itself so many times, x [n, n]: work that takes a while."""
+    def record(b: t.Builder) -> None:
+        y = x = b.input("x", t.f32, (n, n))
+        for _ in range(times):
+            y = t.matmul(y, x)
+        b.output("y", y)
+
+    return record

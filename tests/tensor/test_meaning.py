@@ -13,7 +13,7 @@ import pytest
 
 from lanewise import tensor as t
 from lanewise.errors import GraphError
-from tests.tensor.support import compile, f32, run, u32
+from tests.tensor.support import compile, f32, products, run, u32
 
 RNG = np.random.default_rng(5)
 U = 2.0**-24
@@ -204,15 +204,8 @@ def test_interleaved_sequences_never_see_each_other():
 
 def test_submissions_back_to_back_lose_no_result():
     """Two at once, each with memory of its own; a third is refused and touches nothing."""
-
-    def record(b: t.Builder) -> None:
-        y = x = b.input("x", t.f32, (64, 64))
-        for _ in range(3):
-            y = t.matmul(y, x)
-        b.output("y", y)
-
     eye = np.eye(64, dtype=np.float32)
-    with compile(record, max_in_flight=2) as plan:
+    with compile(products(64, 3), max_in_flight=2) as plan:
         for i in range(100):
             scales = [1 + i % 3, 2 + i % 2, 3]
             ys = [np.zeros((64, 64), np.float32) for _ in scales]

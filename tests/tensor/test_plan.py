@@ -20,7 +20,7 @@ from lanewise import tensor as t
 from lanewise.errors import Refused, RunError, UsageError
 from lanewise.quant.format import FORMATS
 from lanewise.tensor import binding
-from tests.tensor.support import compile, f32, outputs, run, runtime
+from tests.tensor.support import compile, f32, outputs, products, run, runtime
 
 RNG = np.random.default_rng(1)
 
@@ -151,14 +151,7 @@ def test_packed_weights_follow_the_object_and_repack(plan, values):
 
 
 def test_one_submission_in_flight():
-    def record(b: t.Builder) -> None:
-        x = b.input("x", t.f32, (512, 512))
-        y = x
-        for _ in range(4):
-            y = t.matmul(y, x)
-        b.output("y", y)
-
-    x = np.eye(512, dtype=np.float32)
+    x, record = np.eye(512, dtype=np.float32), products(512, 4)
     with compile(record) as one, compile(record, max_in_flight=2) as two:
         results = [np.zeros((512, 512), np.float32) for _ in range(2)]
         fences = [one.submit(x=x, y=y) for y in results]
@@ -222,10 +215,6 @@ def test_what_breaks_off_a_submission_leaves_the_plan_free(plan, values):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals")
 def test_a_signal_breaks_off_the_wait_and_the_submission_goes_on():
-    def record(b: t.Builder) -> None:
-        x = b.input("x", t.f32, (1024, 1024))
-        b.output("y", t.matmul(t.matmul(x, x), x))
-
     class Broken(Exception):
         pass
 
@@ -233,7 +222,7 @@ def test_a_signal_breaks_off_the_wait_and_the_submission_goes_on():
         raise Broken
 
     x, y = np.eye(1024, dtype=np.float32) * 2, np.zeros((1024, 1024), np.float32)
-    with compile(record) as plan:
+    with compile(products(1024, 2)) as plan:
         plan.run(x=x, y=y)
         y[:] = 0
         before = signal.signal(signal.SIGALRM, stop)

@@ -19,30 +19,9 @@ from lanewise import tensor as t
 from lanewise.errors import LanewiseError, RunError
 from lanewise.tensor import cache as cache_module
 from tests.tensor.support import f32
+from tests.together import together
 
 NAMED = {"run.busy", "run.closed", "run.open_plans"}
-
-
-def together(work: Callable[[int], None], count: int) -> None:
-    """Run `work(i)` on threads that start at once; what they raise is raised."""
-    failed: list[BaseException] = []
-    gate = threading.Barrier(count)
-
-    def body(i: int) -> None:
-        try:
-            gate.wait(30)
-            work(i)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
-    if failed:
-        raise failed[0]
 
 
 def record(n: int) -> Callable[[t.Builder], None]:

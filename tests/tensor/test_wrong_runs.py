@@ -16,7 +16,7 @@ import pytest
 
 from lanewise import tensor as t
 from lanewise.errors import LanewiseError, Refused, RunError, UsageError
-from tests.tensor.support import compile, runtime
+from tests.tensor.support import compile, products, runtime
 
 Given = dict[str, Any]
 
@@ -405,15 +405,9 @@ def test_a_busy_plan_names_itself_and_what_to_do():
 
 
 def test_submissions_in_flight_share_only_what_none_writes():
-    def record(b: t.Builder) -> None:
-        y = x = b.input("x", t.f32, (1024, 1024))
-        for _ in range(3):
-            y = t.matmul(y, x)
-        b.output("y", y)
-
     x = np.eye(1024, dtype=np.float32)
     y, z = np.zeros_like(x), np.zeros_like(x)
-    with compile(record, max_in_flight=2) as plan:
+    with compile(products(1024, 3), max_in_flight=2) as plan:
         first = plan.submit(x=x, y=y)
         for given, words in (({"x": x, "y": y}, "'y' shares bytes with 'y'"),
                              ({"x": y, "y": z}, "'x' shares bytes with 'y'"),

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from lanewise.settings import MAX_THREADS
+from lanewise.settings import MAX_THREADS, MIN_TEMPERATURE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ACTIVATIONS = click.Choice(["int8x2", "int8", "f32"])
 KV = click.Choice(["f16", "f32", "q8_0"])
-LEAST_TEMPERATURE = 0.001  # the library's; its home loads NumPy, which --help must not
 BIG = 1 << 24  # positions: beyond any checkpoint's context
 
 
@@ -39,19 +38,19 @@ class Number(click.FloatRange):
 
 
 class Temperature(Number):
-    """0, or a number from `LEAST_TEMPERATURE` on: smaller ones are no numbers to the sampler."""
+    """0, or a number from `MIN_TEMPERATURE` on: smaller ones are no numbers to the sampler."""
 
     def __init__(self) -> None:
         super().__init__(0, 1000)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         number = super().convert(value, param, ctx)
-        if 0 < number < LEAST_TEMPERATURE:
+        if 0 < number < MIN_TEMPERATURE:
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return number
 
     def _describe_range(self) -> str:
-        return f"x=0 or {LEAST_TEMPERATURE}<=x<={self.max}"
+        return f"x=0 or {MIN_TEMPERATURE}<=x<={self.max}"
 
 
 class Names(click.ParamType):

@@ -13,7 +13,8 @@ from numbers import Integral, Real
 from typing import Final
 
 from lanewise.errors import LanewiseError, UsageError, collect
-from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
+from lanewise.runtime.stream import Stream
+from lanewise.settings import MIN_TEMPERATURE
 
 MAX_TEMPERATURE: Final = 1e30  # an f32, like everything that the sampler takes
 MAX_SEED: Final = (1 << 63) - 1
@@ -45,7 +46,7 @@ class Sampling:
         t, p, m = _number(temperature), _number(top_p), _number(min_p)
         checks = (
             ("temperature", temperature, t == 0 or MIN_TEMPERATURE <= t <= MAX_TEMPERATURE,
-             "0 (the most likely token), or from 0.001 to 1e30"),
+             f"0 (the most likely token), or from {MIN_TEMPERATURE} to 1e30"),
             ("top_k", top_k, _is_int(top_k) and 0 <= top_k < 1 << 32, "0 (off) to 2^32 - 1"),
             ("top_p", top_p, 0 < p <= 1, "above 0, up to 1 (off)"),
             ("min_p", min_p, 0 <= m <= 1, "0 (off) to 1"),

@@ -14,7 +14,6 @@ from lanewise.errors import UsageError, call_site
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-MIN_TEMPERATURE: Final = 1e-3
 
 
 def _finalize(z: int) -> int:

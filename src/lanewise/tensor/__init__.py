@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanewise.dtypes import DTYPES
-from lanewise.runtime.stream import MIN_TEMPERATURE, Stream
+from lanewise.runtime.stream import Stream
+from lanewise.settings import MIN_TEMPERATURE
 from lanewise.tensor.attention import (
     attention,
     from_pages,

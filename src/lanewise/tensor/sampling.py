@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from lanewise.errors import LanewiseError, UsageError, collect
-from lanewise.runtime.stream import MIN_TEMPERATURE
+from lanewise.settings import MIN_TEMPERATURE
 from lanewise.tensor.arguments import builder_of, checked, plain
 from lanewise.tensor.builder import Builder
 from lanewise.tensor.handles import State, Tensor
@@ -127,7 +127,7 @@ class SamplingOptions:
 
         t = self.temperature
         want("temperature", t == 0 or MIN_TEMPERATURE <= t < math.inf,
-             "0 (the most likely token) or at least 0.001")
+             f"0 (the most likely token) or at least {MIN_TEMPERATURE}")
         whole = isinstance(self.top_k, int | np.integer)
         want("top_k", whole and self.top_k >= 0, "0 (off) or more")
         want("top_p", 0 <= self.top_p <= 1, "above 0, up to 1; 0 is off")
