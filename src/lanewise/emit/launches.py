@@ -111,12 +111,12 @@ def _pointers(scene: Scene, product: Product) -> tuple[str, str, str]:
     return scene.pointer(product.x), scene.pointer(product.w), w1
 
 
-def _store_lines(scene: Scene, product: Product) -> list[str]:
+def _store_text(scene: Scene, product: Product) -> RowText:
     """The store of one row of a tile: bias, chain, cache, quantisation, best of the block."""
     exact = product.n % product.granule == 0
     width: int | str = product.granule if exact else "cols"
     frame = Frame("row", "col0", width, product.n, scene.pointer, scene.scalar, stack_row,
-                  product.granule)  # fmt: skip
+                  product.granule, tile="r")  # fmt: skip
     text = RowText(scene.body, frame, scene.sinks())
     for k, ref in enumerate(product.tiles):
         at = "tile + r * ld" if k == 0 else "tile + r * ld + cols"
@@ -141,21 +141,30 @@ def _store_lines(scene: Scene, product: Product) -> list[str]:
             f"(float*){scene.temp('best')} + row * {blocks} + col0 / {product.granule}, "
             f"(uint32_t*){scene.temp('where')} + row * {blocks} + col0 / {product.granule});"
         )
-    return [*text.before, *text.lines]
+    return text
 
 
 def _epilogue(scene: Scene, product: Product, name: str) -> list[str]:
+    text = _store_text(scene, product)
     return [
         EPILOGUE.format(name=name),
         "  LwContext* const c = ((const LwEnv*)env)->c;",
         "  uint8_t* const* const p = ((const LwEnv*)env)->p;",
         "  (void)c; (void)p; (void)cols;",
+        *(f"  {line}" for line in text.before),
+        *_tile_rows(product, text.lines),
+        *(_tile_rows(product, text.after) if text.after else []),
+        "}",
+    ]
+
+
+def _tile_rows(product: Product, lines: Sequence[str]) -> list[str]:
+    return [
         "  for (int32_t r = 0; r < rows; ++r) {",
         f"    const int64_t row = {_first_row(product)} + r;",
         "    (void)row;",
-        *(f"    {line}" for line in _store_lines(scene, product)),
+        *(f"    {line}" for line in lines),
         "  }",
-        "}",
     ]
 
 

@@ -48,6 +48,7 @@ class Frame:
     local: Callable[[str, int], str]  # (name, floats at most) -> declaration of a row of floats
     most: int  # the largest `width`
     rows: str = ""  # where rows, not columns, are shared out: how many; `s` is a thread's range
+    tile: str = ""  # in a product's store: the row within the tile, of at most LW_ROWS
 
 
 @dataclass
@@ -58,8 +59,10 @@ class RowText:
     frame: Frame
     sinks: Mapping[Ref, str]
     have: dict[Ref, str] = field(default_factory=dict[Ref, str])  # value -> const float* at hand
+    kept: set[Ref] = field(default_factory=set[Ref])  # rows of all of a tile, at hand in `after`
     lines: list[str] = field(default_factory=list[str])
     before: list[str] = field(default_factory=list[str])  # what stands before the loop over rows
+    after: list[str] = field(default_factory=list[str])  # a second loop over the rows of a tile
 
     def write(self, nodes: Sequence[int]) -> list[str]:
         """All statements, in the order of the nodes."""
@@ -116,10 +119,23 @@ class RowText:
             if ref in self.sinks:
                 inner.append("  " + self._store(ref, f"x{i}", tail))
             if ref in later:
-                self.lines.append(self.frame.local(f"v{i}", self.frame.most))
+                self._declare(i)
                 self.have[ref] = f"v{i}"
                 inner.append(f"  vf_store{tail}(v{i} + i, x{i}{', n' if tail else ''});")
         self.lines += [*inner, "}"]
+
+    def _declare(self, i: int) -> None:
+        """A row for a result.  What a tile's store quantises is kept for all of its rows: each
+        row is one long chain of operations, and two loops over short ones overlap better."""
+        readers = self.body.uses.get((i, 0), ())
+        if not self.frame.tile or any(self.body.nodes[u].op != "quantize" for u in readers):
+            self.lines.append(self.frame.local(f"v{i}", self.frame.most))
+            return
+        self.before.append(f"alignas(64) float all{i}[LW_ROWS * {self.frame.most}];")
+        here = f"float* const v{i} = all{i} + {self.frame.tile} * {self.frame.most};"
+        self.lines.append(here)
+        self.after.append(here)
+        self.kept.add((i, 0))
 
     def _used_later(self, run: list[int]) -> set[Ref]:
         """Results of a run that nodes after it read."""
@@ -352,7 +368,8 @@ class RowText:
         x, recipe = self._row(node.operands[0]), node.attr("recipe")
         k = node.types[0].shape[-1]
         at = f"{self.sinks[(i, 0)]} + ({self.frame.row}) * {act_bytes(recipe, k)}"
-        self.lines += [
+        lines = self.after if node.operands[0] in self.kept else self.lines
+        lines += [
             f"for (int64_t b = 0; b < {self.frame.width} / 32; ++b)",
             f"  lw_quantize_block_{recipe}({x} + 32 * b, ({self.frame.c0}) / 32 + b, {k}, {at});",
         ]

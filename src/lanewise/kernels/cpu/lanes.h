@@ -36,6 +36,22 @@ typedef int16_t lw_i16 __attribute__((vector_size(32)));
 typedef int8_t lw_i8 __attribute__((vector_size(16)));
 typedef uint8_t lw_u8 __attribute__((vector_size(16)));
 
+#if defined(LW_AVX2)
+// The two registers of such a vector.
+struct LwPair {
+  __m256i a, b;
+};
+LW_INLINE LwPair lw_halves(lw_u32 v) {
+  return {(__m256i)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+          (__m256i)__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)};
+}
+LW_INLINE lw_i32 lw_whole(LwPair p) {
+  typedef int32_t half __attribute__((vector_size(32)));
+  return __builtin_shufflevector((half)p.a, (half)p.b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+                                 14, 15);
+}
+#endif
+
 // The same, at any address.
 typedef float lw_f32_at __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t lw_u32_at __attribute__((vector_size(64), aligned(1), may_alias));

@@ -33,16 +33,21 @@ LW_INLINE vf lw_exp_rest(vf r) {  // exp(r) - 1
   return vf_fma(vf_mul(r, r), q, r);
 }
 
-LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
-  vf top = vf_set(170.0f), bottom = vf_set(-170.0f);
-  x = vf_select(vf_gt(x, top), top, x);
-  x = vf_select(vf_lt(x, bottom), bottom, x);
-  vf n = lw_exp_power(x), s = lw_exp_rest(vf_add(lw_exp_left(x, n), low)), one = vf_set(1.0f);
+// Of r = x - n ln 2, which may have been given a low part.
+LW_INLINE lw_exp_parts lw_exp_parts_of(vf r, vf n) {
+  vf s = lw_exp_rest(r), one = vf_set(1.0f);
   lw_exp_parts e;
   e.p = vf_add(one, s);
   e.p_low = vf_sub(s, vf_sub(e.p, one));
   e.n = n;
   return e;
+}
+LW_INLINE lw_exp_parts lw_exp_split(vf x, vf low) {
+  vf top = vf_set(170.0f), bottom = vf_set(-170.0f);
+  x = vf_select(vf_gt(x, top), top, x);
+  x = vf_select(vf_lt(x, bottom), bottom, x);
+  vf n = lw_exp_power(x);
+  return lw_exp_parts_of(vf_add(lw_exp_left(x, n), low), n);
 }
 
 LW_INLINE vf vf_exp(vf x) {
@@ -105,14 +110,22 @@ LW_INLINE vf vf_tanh(vf x) {
 
 // value / (1 + exp(-u - low)); u < 0: value * exp(u) / (1 + exp(u)).  Numerator and denominator
 // carry low parts, the quotient is corrected by its remainder, and the power of two comes last, so
-// that subnormal results keep their accuracy.
-LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
-  vf one = vf_set(1.0f), zero = vf_set(0.0f);
+// that subnormal results keep their accuracy.  USUAL: nothing on the way is subnormal, infinite or
+// zero, and one product by the power of two does (half the instructions, the same bits).  LOW:
+// `low` is not 0.
+template <bool USUAL, bool LOW = true>
+LW_INLINE vf lw_times_sigmoid_of(vf value, vf u, vf low) {
+  vf one = vf_set(1.0f), zero = vf_set(0.0f), down = vf_neg(vf_abs(u));
   vm negative = vf_lt(u, zero);
-  lw_exp_parts e = lw_exp_split(vf_neg(vf_abs(u)), vf_select(negative, low, vf_neg(low)));
-  vf power = vf_scale2(e.p, e.n);
+  vf toward = vf_select(negative, low, vf_neg(low)), n = lw_exp_power(down);
+  vf left = lw_exp_left(down, n);  // of the usual
+  lw_exp_parts e = USUAL ? lw_exp_parts_of(LOW ? vf_add(left, toward) : left, n)
+                         : lw_exp_split(down, toward);
+  vf by_n = vi_as_f(vi_shl<23>(vi_add(vf_to_i(e.n), vi_set(127))));
+  vf power = USUAL ? vf_mul(e.p, by_n) : vf_scale2(e.p, e.n);
   vf d = vf_add(one, power);
-  vf d_low = vf_add(vf_sub(power, vf_sub(d, one)), vf_scale2(e.p_low, e.n));
+  vf rounded = USUAL ? vf_mul(e.p_low, by_n) : vf_scale2(e.p_low, e.n);
+  vf d_low = vf_add(vf_sub(power, vf_sub(d, one)), rounded);
   vf top = vf_mul(value, e.p);
   vf top_low = vf_fma(value, e.p_low, vf_fma(value, e.p, vf_neg(top)));
   top = vf_select(negative, top, value);
@@ -120,17 +133,32 @@ LW_INLINE vf lw_times_sigmoid(vf value, vf u, vf low) {
   vf by = vf_div(one, d), q = vf_mul(top, by);
   vf rest = vf_add(vf_fma(vf_neg(q), d, top), vf_fma(vf_neg(q), d_low, top_low));
   vf better = vf_fma(rest, by, q);
+  if (USUAL) return vf_mul(better, vf_select(negative, by_n, one));
   vm usual = vm_and(vf_lt(vf_abs(q), vf_set(__builtin_inff())), vf_ne(q, zero));
   q = vf_select(usual, better, q);  // infinities and the sign of a zero stay
   return vf_scale2(q, vf_select(negative, e.n, zero));
 }
+static __attribute__((noinline, unused)) vf lw_times_sigmoid_any(vf value, vf u, vf low) {
+  return lw_times_sigmoid_of<false>(value, u, low);
+}
 
-LW_INLINE vf vf_sigmoid(vf x) { return lw_times_sigmoid(vf_set(1.0f), x, vf_set(0.0f)); }
+// Is 2^-64 <= |u| <= 80 in all lanes?  (As integers, moved so that the range is the lowest.)
+LW_INLINE bool lw_all_usual(vf u) {
+  vi at = vi_add(vf_as_i(vf_abs(u)), vi_set(0x60800000));
+  return !vm_any(vi_gt(at, vi_set((int32_t)0xa3200000u)));
+}
+
+LW_INLINE vf vf_sigmoid(vf x) {
+  vf one = vf_set(1.0f), zero = vf_set(0.0f);
+  if (lw_all_usual(x)) return lw_times_sigmoid_of<true, false>(one, x, zero);
+  return lw_times_sigmoid_any(one, x, zero);
+}
 
 // Below -170 the result is -0 either way; the hold keeps -inf * 0 away.
 LW_INLINE vf vf_silu(vf x) {
+  if (lw_all_usual(x)) return lw_times_sigmoid_of<true, false>(x, x, vf_set(0.0f));
   vf held = vf_select(vf_lt(x, vf_set(-170.0f)), vf_set(-170.0f), x);
-  return lw_times_sigmoid(held, held, vf_set(0.0f));
+  return lw_times_sigmoid_any(held, held, vf_set(0.0f));
 }
 
 // x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3); 2u carries a low part, since exp magnifies
@@ -148,7 +176,8 @@ LW_INLINE vf vf_gelu(vf x) {
   sl = vf_add(vf_add(sl, tl), vf_set(-0x1.857936p-25f));
   vf w = vf_mul(a, s), wl = vf_fma(a, sl, vf_fma(a, s, vf_neg(w)));
   vf held = vf_select(vf_lt(x, bottom), bottom, x);
-  return lw_times_sigmoid(held, w, wl);
+  return lw_all_usual(w) ? lw_times_sigmoid_of<true>(held, w, wl)
+                         : lw_times_sigmoid_any(held, w, wl);
 }
 
 // exp(y*y/2) * Phi(-y) for y >= 0.68, Phi the normal distribution: a polynomial in q = (y-2)/(y+2)

@@ -9,7 +9,8 @@
 
 // tile[r*ld + c], r < rows, c < cols: f32 outputs of token rows row0.., output columns col0...
 // With a second matrix (w1): c in [0, cols) come from w, c in [cols, 2*cols) from w1, for the same
-// output columns.  The tile is the kernel's scratch: it may be overwritten by the epilogue.
+// output columns.  The tile is the kernel's scratch: it may be overwritten by the epilogue.  Rows
+// are at most LW_ROWS.
 typedef void (*lw_epilogue)(void* env, const float* tile, int64_t ld, int64_t row0, int32_t rows,
                             int64_t col0, int32_t cols);
 
@@ -37,6 +38,7 @@ typedef struct {
 // Scratch, in bytes from its start: unpacked panels of one 512 of K, their scales and mins, the
 // running totals of a column block, its mins, its finished outputs.
 enum {
+  LW_ROWS = 16,              // rows of a tile
   LW_UNITS = 4,              // panels unpacked together
   LW_CHAINS = 4,              // chains of K of a pass that unpacks nothing
   LW_NEAR = 1 << 19,         // bytes of activations that stay near

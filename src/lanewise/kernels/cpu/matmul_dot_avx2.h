@@ -28,18 +28,6 @@ LW_INLINE __m256i lw_all4(const void* p) {
   return r;
 }
 
-struct LwPair {
-  __m256i a, b;
-};
-LW_INLINE LwPair lw_halves(lw_u32 v) {
-  return {(__m256i)__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-          (__m256i)__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)};
-}
-LW_INLINE lw_i32 lw_whole(LwPair p) {
-  typedef int32_t half __attribute__((vector_size(32)));
-  return __builtin_shufflevector((half)p.a, (half)p.b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
-                                 14, 15);
-}
 LW_INLINE LwPair lw_pair_add32(LwPair x, __m256i a, __m256i b) {
   return {lw_add32(x.a, a), lw_add32(x.b, b)};
 }

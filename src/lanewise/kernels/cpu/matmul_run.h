@@ -195,6 +195,7 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
 }
 
 template <class Op> LW_INLINE void lw_run(const LwMatmul* m) {
+  static_assert((int)Op::TOKENS <= LW_ROWS && (int)Op::DIRECT_ROWS <= LW_ROWS, "rows of a tile");
   if (m->rows <= 0 || m->col1 <= m->col0) return;
   if constexpr (Op::DIRECT_ROWS > 0) {
     if (m->rows <= Op::DIRECT_ROWS) return lw_run_direct<Op>(m);

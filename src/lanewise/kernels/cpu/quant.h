@@ -35,17 +35,78 @@ template <int W> LW_INLINE LwActs lw_acts(int64_t k) {
   return a;
 }
 
+// A group's values as int16 and int8.
+typedef int16_t lw_i16x2 __attribute__((vector_size(64)));
+typedef int16_t lw_i16x2_at __attribute__((vector_size(64), aligned(1), may_alias));
+typedef int8_t lw_i8x2 __attribute__((vector_size(32)));
+typedef int8_t lw_i8x2_at __attribute__((vector_size(32), aligned(1), may_alias));
+typedef int32_t lw_i32_half __attribute__((vector_size(32)));
+typedef uint32_t lw_u32_half __attribute__((vector_size(32)));
+typedef uint32_t lw_u32_quarter __attribute__((vector_size(16)));
+typedef float lw_f32_quarter __attribute__((vector_size(16)));
+
+LW_INLINE lw_i16x2 lw_joined(lw_i32 a, lw_i32 b) {
+#if defined(LW_AVX2)
+  // They fit, which a compiler does not know.
+  const LwPair x = lw_halves((lw_u32)a), y = lw_halves((lw_u32)b);
+  return (lw_i16x2)lw_whole(LwPair{_mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8),
+                                   _mm256_permute4x64_epi64(_mm256_packs_epi32(y.a, y.b), 0xd8)});
+#else
+  typedef int32_t both __attribute__((vector_size(128)));
+  both all = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+                                     17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+  return __builtin_convertvector(all, lw_i16x2);
+#endif
+}
+// Each four in the order 0 2 1 3.
+LW_INLINE lw_i16x2 lw_crossed(lw_i16x2 v) {
+  return __builtin_shufflevector(v, v, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15, 16, 18,
+                                 17, 19, 20, 22, 21, 23, 24, 26, 25, 27, 28, 30, 29, 31);
+}
+LW_INLINE void lw_store_bytes(void* p, lw_i16x2 v) {
+#if defined(LW_AVX2)
+  const LwPair x = lw_halves((lw_u32)v);
+  *(__m256i_u*)p = _mm256_permute4x64_epi64(_mm256_packs_epi16(x.a, x.b), 0xd8);
+#else
+  *(lw_i8x2_at*)p = __builtin_convertvector(v, lw_i8x2);
+#endif
+}
+// The sums of a and of b, side by side: one tree for both.
+LW_INLINE void lw_totals(lw_i32 a, lw_i32 b, int32_t* ta, int32_t* tb) {
+  lw_i32 s = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+             __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30,
+                                     31);
+  lw_i32_half m = __builtin_shufflevector(s, s, 0, 1, 2, 3, 8, 9, 10, 11) +
+                  __builtin_shufflevector(s, s, 4, 5, 6, 7, 12, 13, 14, 15);
+  m += __builtin_shufflevector(m, m, 2, 3, 2, 3, 6, 7, 6, 7);
+  m += __builtin_shufflevector(m, m, 1, 1, 1, 1, 5, 5, 5, 5);
+  *ta = m[0];
+  *tb = m[4];
+}
+
+// The largest, in all lanes: what follows needs no way through other registers.
+LW_INLINE lw_u32_quarter lw_top(lw_u32 v) {
+  lw_u32_half m = __builtin_elementwise_max(
+      __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+      __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  lw_u32_quarter q = __builtin_elementwise_max(__builtin_shufflevector(m, m, 0, 1, 2, 3),
+                                               __builtin_shufflevector(m, m, 4, 5, 6, 7));
+  q = __builtin_elementwise_max(q, __builtin_shufflevector(q, q, 2, 3, 0, 1));
+  return __builtin_elementwise_max(q, __builtin_shufflevector(q, q, 1, 0, 3, 2));
+}
+
 template <int W> LW_INLINE void lw_quantize_group(const float* x, int64_t b, int64_t k, void* row) {
   const LwActs plane = lw_acts<W>(k);
   uint8_t* p = (uint8_t*)row;
   lw_f32 x0 = lw_load(x), x1 = lw_load(x + 16);
   // The magnitude of a float orders like its bits, NaN above all: an exact maximum, no NaN rules.
   lw_u32 m0 = (lw_u32)x0 & 0x7fffffffu, m1 = (lw_u32)x1 & 0x7fffffffu;
-  uint32_t top = __builtin_reduce_max(__builtin_elementwise_max(m0, m1));
-  union { uint32_t u; float f; } largest = {top}, s;
-  s.f = largest.f / (W == 2 ? 16256.0f : 127.0f);
+  lw_u32_quarter top = lw_top(__builtin_elementwise_max(m0, m1));
+  lw_f32_quarter scale = (lw_f32_quarter)top / (W == 2 ? 16256.0f : 127.0f);
+  union { uint32_t u; float f; } s;
+  s.f = scale[0];
   lw_i32 v0 = {}, v1 = {};
-  if (top >= 0x7f800000u) {
+  if (top[0] >= 0x7f800000u) {
     s.u = 0x7fc00000u;
   } else if (s.u < 0x00800000u) {
     s.u = 0;
@@ -55,22 +116,17 @@ template <int W> LW_INLINE void lw_quantize_group(const float* x, int64_t b, int
     v0 = (lw_i32)(x0 / s.f + magic) - 0x4b400000;
     v1 = (lw_i32)(x1 / s.f + magic) - 0x4b400000;
   }
-  lw_i16 w0 = __builtin_convertvector(v0, lw_i16), w1 = __builtin_convertvector(v1, lw_i16);
-  w0 = __builtin_shufflevector(w0, w0, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-  w1 = __builtin_shufflevector(w1, w1, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-  *(lw_i16_at*)(p + plane.words + b * 64) = w0;
-  *(lw_i16_at*)(p + plane.words + b * 64 + 32) = w1;
+  const lw_i16x2 v = lw_joined(v0, v1);
+  *(lw_i16x2_at*)(p + plane.words + b * 64) = lw_crossed(v);
   if constexpr (W == 2) {
-    lw_i32 h0 = (v0 + 64) >> 7, h1 = (v1 + 64) >> 7;
-    *(lw_i8_at*)(p + b * 64) = __builtin_convertvector(h0, lw_i8);
-    *(lw_i8_at*)(p + b * 64 + 16) = __builtin_convertvector(h1, lw_i8);
-    *(lw_i8_at*)(p + b * 64 + 32) = __builtin_convertvector(v0 - (h0 << 7), lw_i8);
-    *(lw_i8_at*)(p + b * 64 + 48) = __builtin_convertvector(v1 - (h1 << 7), lw_i8);
+    const lw_i16x2 hi = (v + 64) >> 7;
+    lw_store_bytes(p + b * 64, hi);
+    lw_store_bytes(p + b * 64 + 32, v - (hi << 7));
   } else {
-    *(lw_i8_at*)(p + b * 32) = __builtin_convertvector(v0, lw_i8);
-    *(lw_i8_at*)(p + b * 32 + 16) = __builtin_convertvector(v1, lw_i8);
+    lw_store_bytes(p + b * 32, v);
   }
-  int32_t t0 = __builtin_reduce_add(v0), t1 = __builtin_reduce_add(v1);
+  int32_t t0, t1;
+  lw_totals(v0, v1, &t0, &t1);
   *(lw_f32_any*)(p + plane.s + b * 4) = s.f;
   *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)(t0 + t1);
   *(lw_i32_any*)(p + plane.n32 + b * 4) = -(t0 + t1);
