@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lanewise.lane.form import NOT_FINITE
+from lanewise.runtime.feed import Feed
 
 VOCAB = 40
 NONE = 0xFFFFFFFF
@@ -84,6 +85,20 @@ class FakeEngine:
         if outs and form != "logits":
             names = ("temperature", "top_k", "top_p", "min_p", "draws")
             self.options.append(tuple(float(port[n][0]) for n in names))
+
+    def feed(
+        self, form: str, scalars: Mapping[str, int], feed: Feed, draws: Sequence[float]
+    ) -> int:
+        for i, draw in enumerate(draws):
+            if i:
+                feed.token[0] = feed.out[i - 1]
+                feed.position[0] += 1
+            feed.draw[0] = draw
+            self.run(form, scalars)
+            feed.out[i] = feed.next[0]
+            if feed.out[i] in feed.ends:
+                return i + 1
+        return len(draws)
 
 
 class FakeText:

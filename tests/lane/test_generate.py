@@ -163,15 +163,38 @@ def test_interleaved_generations_do_not_disturb_each_other() -> None:
     assert b.read() == FakeText().decode(expected_run([1, 2, 9, 9], 6))
 
 
-def test_ctrl_c_keeps_what_was_written() -> None:
+@pytest.mark.parametrize("options", [
+    {"max_tokens": 12}, {"max_tokens": 30, "stop": "ab"}, {"max_tokens": None},
+    {"max_tokens": 20, "temperature": 1.0, "seed": 5},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("end", [(), (1,), (17, 33)])
+def test_tokens_that_come_at_once_change_nothing(
+    options: dict[str, Any], end: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for at_once in (1, 2, 7, 8):
+        monkeypatch.setattr(Runner, "at_once", at_once)
+        made, engine = lane(context=40, end=end)
+        engine.next_after = lambda h: (h[-1] + 8) % 36 if len(h) % 3 else expected_run(h, 1)[0]
+        g = made.generate([1, 2, 3], speculate="off", **{"seed": 3, **options})
+        pieces = list(g)
+        draws = {at: engine.drawn[at] for at in range(3, 3 + len(g.ids))}
+        found.append((g.ids, pieces, g.text, g.finish_reason, draws))
+        assert len(g.ids) > 1 and found[-1] == found[0]
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_ctrl_c_keeps_what_was_written(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     made, engine = lane(end=())
-    g = made.generate([1, 2, 3], max_tokens=20)
+    monkeypatch.setattr(Runner, "at_once", at_once)
+    g = made.generate([1, 2, 3], max_tokens=20, speculate="off")
     engine.fail_after = 5
     pieces: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         for piece in g:
             pieces.append(piece)
-    assert g.finish_reason == "interrupted" and g.ids == expected_run([1, 2, 3], 5)
+    written = 5 if at_once == 1 else 1  # the step that was interrupted had given nothing out
+    assert g.finish_reason == "interrupted" and g.ids == expected_run([1, 2, 3], written)
     assert g.text == "".join(pieces) == FakeText().decode(g.ids)
     assert list(g) == []
     engine.fail_after = -1

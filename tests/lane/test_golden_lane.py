@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import pytest
 import lanewise as lw
 from lanewise.errors import RunError, UsageError
 from lanewise.lane import Lane
+from lanewise.lane.runner import Runner
+from lanewise.lane.speculate import Pace
 from tests.models.support import GOLDEN
 
 LOGITS = np.load(GOLDEN / "logits.npz")
@@ -58,6 +61,7 @@ def steps(lane: Lane, ids: list[int], chunk: int) -> np.ndarray:
     g = lane.generate(ids, max_tokens=6, temperature=0)
     rows = []
     for _ in range(6):
+        lane._runner.pace = Pace()  # no step has been timed: one token at a time
         first = not g.ids
         ports = lane._runner._prefill if first and chunk > 1 else lane._runner._decode
         g._step()
@@ -102,6 +106,27 @@ def test_seeds_repeat(lane: Lane) -> None:
 
     assert ids(3) == ids(3)
     assert len({tuple(ids(s)) for s in range(5)}) > 1
+
+
+@pytest.mark.parametrize("options", [
+    {"temperature": 0}, {"temperature": 1.3, "top_k": 0, "top_p": 1, "seed": 11},
+], ids=("greedy", "drawn"))  # fmt: skip
+def test_tokens_written_at_once_are_those_of_single_steps(
+    lane: Lane, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for most in (1, 2, 5, 8):
+        monkeypatch.setattr(Runner, "at_once", most)
+        lane.reset()
+        g = lane.generate(IDS[:9], max_tokens=40, speculate="off", **options)
+        g.read()
+        held = lane._runner.held
+        assert held == (g.prompt_ids + g.ids)[: len(held)]
+        after = lane.generate(g.prompt_ids + g.ids, max_tokens=1, temperature=0)
+        after.read()
+        assert after.timings.reused >= len(g.prompt_ids + g.ids) - 1
+        found.append((g.ids, g.text, g.finish_reason, lane._runner._decode.logits[0].tobytes()))
+    assert len(found[0][0]) > 8 and found == [found[0]] * 4
 
 
 @pytest.mark.parametrize("options", [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lanewise.errors import RunError, UsageError
 from lanewise.lane.runner import Runner
 from lanewise.lane.sampling import Sampling
-from tests.lane.fakes import VOCAB, FakeEngine, expected_next
+from tests.lane.fakes import VOCAB, FakeEngine, expected_next, expected_run
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -194,3 +194,76 @@ def test_the_room_that_is_advised_holds_an_answer(
 def test_numpy_ids_are_ids() -> None:
     r, _ = runner()
     assert r.check(np.array([1, 2], np.uint32)) == [1, 2]
+
+
+ENDS = frozenset({39})
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_tokens_written_at_once_are_those_of_single_steps(count: int) -> None:
+    r, engine = runner()
+    ids = [4, 5, 6]
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    for _ in range(3):
+        draws = [0.01 * len(ids) + i / 64 for i in range(count)]
+        told = r.write(ids, GREEDY, draws, frozenset())
+        assert told == expected_run(ids, count) and r.held == ids + told[:-1]
+        drawn = [engine.drawn[len(ids) + i] for i in range(count)]
+        assert drawn == pytest.approx(draws, abs=1e-6)
+        ids += told
+    assert {rows for _, rows, _ in engine.runs[1:]} == {1}
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+
+
+def test_an_end_token_is_the_last_that_is_written() -> None:
+    r, engine = runner()
+    ids = [4, 5, 6]
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    want = expected_run(ids, 8)
+    end = want[3]
+    want = want[: want.index(end) + 1]
+    before = len(engine.runs)
+    assert r.write(ids, GREEDY, [0.0] * 8, frozenset({end})) == want
+    assert len(engine.runs) - before == len(want) and r.held == ids + want[:-1]
+    other = [i for i in range(VOCAB) if i not in expected_run(ids + want, 4)]
+    assert len(r.write(ids + want, GREEDY, [0.0] * 4, frozenset(other))) == 4
+
+
+def test_other_ids_are_not_written_at_once() -> None:
+    r, _ = runner()
+    ids = [4, 5, 6]
+    assert r.write(ids, GREEDY, [0.0] * 8, ENDS) == [expected_next(ids)]
+    assert r.write([9, 5], GREEDY, [0.0] * 8, ENDS) == [expected_next([9, 5])]
+    assert r.write([9, 5, 1, 1], GREEDY, [0.0], ENDS) == [expected_next([9, 5, 1, 1])]
+
+
+def test_what_is_not_finite_is_met_after_what_was_written() -> None:
+    r, engine = runner()
+    ids = [4, 5, 6]
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    engine.poison_after = len(ids) + 3
+    told = r.write(ids, GREEDY, [0.0] * 8, ENDS)
+    assert told == expected_run(ids, 3)
+    with pytest.raises(RunError) as refused:
+        r.write(ids + told, GREEDY, [0.0] * 8, ENDS)
+    assert refused.value.code == "run.not_finite" and r.held == []
+
+
+def test_an_interrupted_write_leaves_a_true_cache() -> None:
+    r, engine = runner()
+    ids = [4, 5, 6]
+    ids.append(r.next_token(ids, GREEDY, 0.0))
+    engine.fail_after = len(engine.runs) + 3
+    with pytest.raises(KeyboardInterrupt):
+        r.write(ids, GREEDY, [0.0] * 8, ENDS)
+    engine.fail_after = -1
+    assert r.held == ids[:-1]
+    assert r.next_token(ids, GREEDY, 0.0) == expected_next(ids)
+
+
+def test_how_many_are_asked_for_goes_by_the_time_of_a_step() -> None:
+    r, _ = runner()
+    assert r.at_once == 1  # no step has been timed
+    for step, most in ((0.0004, 8), (0.003, 5), (0.009, 1), (0.2, 1)):
+        r.pace.step_s = step
+        assert r.at_once == most

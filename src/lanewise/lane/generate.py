@@ -183,6 +183,14 @@ class Generation(OfThisProcess):
         """The next token; those that come with it are pending."""
         room = self._most - count - 1
         draft = self._ahead.propose(room) if self._ahead is not None and count else []
+        if not draft and count and (self._ahead is None or self._ahead.rests()):
+            draws = [
+                self._draws.draw(count + i) for i in range(min(room + 1, self._runner.at_once))
+            ]
+            token, *self._pending = self._runner.write(
+                self._all, self.sampling, draws, self._end_tokens
+            )
+            return token
         draws = [self._draws.draw(count + i) for i in range(len(draft) + 1)]
         found = draft and self._runner.next_tokens(
             self._all, draft, self.sampling, draws, wait=self._forced

@@ -21,11 +21,14 @@ from lanewise.lane.crowd import Crowd
 from lanewise.lane.form import NOT_FINITE
 from lanewise.lane.sampling import Sampling, check_count
 from lanewise.lane.speculate import VERIFY, Pace
+from lanewise.runtime.feed import Feed
 from lanewise.runtime.pool import on_fork
 
 DECODE: Final = "decode"
 PREFILL: Final = "prefill"
 LOGITS: Final = "logits"
+AT_ONCE: Final = 8  # tokens that one call may write ...
+AT_ONCE_S: Final = 0.016  # ... in so many seconds: a frame of a screen, a keystroke
 
 Progress = Callable[[str, int, int, str], object]
 
@@ -38,6 +41,9 @@ class Engine(Protocol):
     def input(self, form: str, name: str) -> NDArray[Any]: ...
     def output(self, form: str, name: str) -> NDArray[Any]: ...
     def run(self, form: str, scalars: Mapping[str, int]) -> None: ...
+    def feed(
+        self, form: str, scalars: Mapping[str, int], feed: Feed, draws: Sequence[float]
+    ) -> int: ...
     @property
     def threads(self) -> int: ...
     def use(self, threads: int) -> None:
@@ -66,6 +72,10 @@ class Ports:
     @property
     def capacity(self) -> int:
         return len(self.tokens)
+
+    def feed_of(self, most: int) -> Feed:
+        """What one step of one row hands to the next."""
+        return Feed(self.tokens, self.positions, self.options[-1], self.next, most)
 
     def feed(self, ids: Sequence[int], at: int) -> None:
         """The next len(ids) tokens of the first sequence, from position `at` on."""
@@ -121,6 +131,8 @@ class Runner:
         self._crowd = Crowd(engine.threads)
         self._progress = progress
         self._decode = Ports(engine, DECODE, True)
+        self._feed = self._decode.feed_of(AT_ONCE)
+        self._ends: frozenset[int] | None = None  # those that the feed knows
         self._prefill = Ports(engine, PREFILL, True) if max_chunk > 1 else self._decode
         self.chunk = max_chunk
         on_fork(self)
@@ -246,6 +258,50 @@ class Runner:
                 self.forget()
                 raise not_finite(end)
             return token
+
+    @property
+    def at_once(self) -> int:
+        """How many tokens `write` should be asked for, so that they come as fast as they are
+        read: 1 to 8."""
+        step = self.pace.step_s
+        return max(1, min(AT_ONCE, int(AT_ONCE_S / step))) if step > 0 else 1
+
+    def write(
+        self, ids: list[int], sampling: Sampling, draws: Sequence[float], ends: frozenset[int]
+    ) -> list[int]:
+        """The tokens after ids, one for each of the draws (at most 8), what as many calls of
+        `next_token` would give; the first of `ends` among them is the last.  ids and they but
+        for the last fit the context together.  Raises as `next_token`."""
+        with self._lock:
+            self.check_open()
+            at = len(ids) - 1
+            if len(draws) == 1 or self._common(ids) != at:
+                return [self.next_token(ids, sampling, draws[0])]
+            del self.held[at:]
+            self._source = None
+            if ends != self._ends:
+                self._feed.set_ends((NOT_FINITE, *sorted(ends)))
+                self._ends = ends
+            ports, engine = self._decode, self._engine
+            ports.choose(sampling, draws[:1])
+            ports.feed(ids[at:], at)
+            ports.out_rows[0] = 0
+            engine.use(self._crowd.threads)
+            began = self._clock()
+            count = engine.feed(DECODE, {"rows": 1, "outs": 1}, self._feed, draws)
+            took = (self._clock() - began) / count
+            for _ in range(count):
+                self.pace.took(1, took)
+                self._crowd.took(took)
+            tokens = self._feed.out[:count].tolist()
+            self.held += [ids[at], *tokens[:-1]]
+            if tokens[-1] == NOT_FINITE:
+                if count == 1:
+                    self.forget()
+                    raise not_finite(len(ids))
+                return tokens[:-1]  # and the next call meets it
+            self._source = ids
+            return tokens
 
     def next_tokens(
         self,

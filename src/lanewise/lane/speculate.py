@@ -89,10 +89,15 @@ class Pace:
         """c(rows) as supposed before any was measured."""
         return 1 + _SLOPE * (rows - 1)
 
+    @property
+    def waits_no_more(self) -> bool:
+        """Whether `due` would say so."""
+        return self._waited >= self._pause
+
     def due(self) -> bool:
         """Whether to measure again, though what is known says that it does not pay.  True forgets
         what is known: the machine was another then."""
-        if self._waited < self._pause:
+        if not self.waits_no_more:
             return False
         self._cost.clear()
         self._waited, self._pause = 0, min(2 * self._pause, _PAUSE[1])
@@ -138,6 +143,14 @@ class Speculator:
             return self._draft(at, count)
         count, gain = self._best(length, most, self._pace.guess)
         return self._draft(at, count) if gain > MARGIN and self._pace.due() else []
+
+    def rests(self) -> bool:
+        """Is no guess worth its price for now, however long the match?  Then what follows may be
+        written without a look at it in between."""
+        most, pace = self._drafting.most, self._pace
+        if self._drafting.forced or not pace.step_s or pace.waits_no_more:
+            return False
+        return self._best(_LONG, most, pace.cost)[1] <= MARGIN
 
     def chance(self, length: int) -> float:
         """How likely a lookup that matched `length` tokens is right."""

@@ -32,6 +32,7 @@ class _Native:
         self.init = library.function("lw_pool_init", "vpi")
         self.work = library.function("lw_pool_worker", "vpi")
         self.run = library.function("lw_pool_run", "vpppi")
+        self.feed = library.function("lw_pool_feed", "ipppip")
         self.leave = library.function("lw_pool_stop", "ip")
         self.memory = Block(library.function("lw_pool_bytes", "l")(), "a pool", check=False)
         self.address = self.memory.address
@@ -116,6 +117,11 @@ class ThreadPool:
         count = self.threads if threads is None else threads
         self.ready(count)
         native.run(native.address, fn, ctx, count)
+
+    def feed(self, fn: int, ctx: int, threads: int, feed: int) -> int:
+        """As `run`, again and again (`runtime.feed`, at an address); how often."""
+        self.ready(threads)
+        return int(self._native.feed(self._native.address, fn, ctx, threads, feed))
 
     def ready(self, threads: int) -> None:
         """Have the workers of a run.  Raises RunError ``run.closed`` after `close`,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from lanewise.dtypes import DTYPES
 from lanewise.errors import RunError, UsageError
 from lanewise.ir.graph import Type
 from lanewise.plan.program import FormEntry, Program
+from lanewise.runtime.feed import Feed
 from lanewise.runtime.library import Library
 from lanewise.runtime.memory import Block, require
 from lanewise.runtime.pool import ThreadPool, check_threads, on_fork, shared_pool
@@ -205,15 +206,26 @@ class Session(Closing):
         address = self._calls.get(form) or self._entry(form)[1]
         lock = self._lock
         if not lock.acquire(False):
-            raise RunError(
-                "run.busy", "another run of this session is in flight", place=f"form {form}",
-                remedy="wait for it, or use a session for each thread",
-            )  # fmt: skip
+            raise _busy(form)
         try:
             self._begin(form, scalars)
             self._pool.run(address, self._address, self._used)
         finally:
             lock.release()
+
+    def feed(
+        self, form: str, scalars: Mapping[str, int | float], feed: Feed, draws: Sequence[float]
+    ) -> int:
+        """Run a form once for every draw, each run fed by the one before, until one ends it; how
+        often it ran.  `feed` is of this form's own views.  Raises as `run`."""
+        address = self._calls.get(form) or self._entry(form)[1]
+        if not self._lock.acquire(False):
+            raise _busy(form)
+        try:
+            self._begin(form, scalars)
+            return self._pool.feed(address, self._address, self._used, feed.begin(draws))
+        finally:
+            self._lock.release()
 
     def post(
         self, submitter: Submitter, form: str, scalars: Mapping[str, int | float] | None = None
@@ -296,6 +308,13 @@ class Session(Closing):
                 block.close()
         finally:
             self._lock.release()
+
+
+def _busy(form: str) -> RunError:
+    return RunError(
+        "run.busy", "another run of this session is in flight", place=f"form {form}",
+        remedy="wait for it, or use a session for each thread",
+    )  # fmt: skip
 
 
 def shaped(raw: NDArray[np.uint8], type: Type) -> NDArray[Any]:

@@ -73,6 +73,22 @@ LW_EXPORT void lw_pool_run(void* memory, lw_task fn, void* ctx, int32_t T) {
   end_turn(pool);
 }
 
+// Run after run without a way back to the host in between; how many there were.
+LW_EXPORT int32_t lw_pool_feed(void* memory, lw_task fn, void* ctx, int32_t T, const LwFeed* feed) {
+  for (int32_t i = 0; i < feed->count; ++i) {
+    if (i > 0) {
+      *feed->token = feed->out[i - 1];
+      *feed->position += 1;
+    }
+    *feed->draw = feed->draws[i];
+    lw_pool_run(memory, fn, ctx, T);
+    feed->out[i] = *feed->next;
+    for (int32_t e = 0; e < feed->end_count; ++e)
+      if (feed->out[i] == feed->ends[e]) return i + 1;
+  }
+  return feed->count;
+}
+
 // All workers leave lw_pool_worker; 0, and nothing is done, while a run is in flight.
 LW_EXPORT int32_t lw_pool_stop(void* memory) {
   LwPool* pool = (LwPool*)memory;

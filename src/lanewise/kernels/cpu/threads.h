@@ -49,6 +49,18 @@ typedef struct LwSubmitter {
   int32_t threads;
 } LwSubmitter;
 
+// Words of a run that the run before it writes: `token` takes what came out as `next`, `position`
+// one more, `draw` the next of `draws`.  It ends after `count` runs, or with one of `ends`.
+typedef struct LwFeed {
+  uint32_t *token, *position;
+  float* draw;
+  const uint32_t* next;
+  const float* draws;   // [count]
+  const uint32_t* ends;  // [end_count]
+  uint32_t* out;        // [count]: what each run gave
+  int32_t count, end_count;
+} LwFeed;
+
 LW_INLINE void lw_pause(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -151,6 +163,7 @@ LW_EXPORT int64_t lw_pool_bytes(void);
 LW_EXPORT void lw_pool_init(void* pool, int32_t threads);
 LW_EXPORT void lw_pool_worker(void* pool, int32_t t);
 LW_EXPORT void lw_pool_run(void* pool, lw_task fn, void* ctx, int32_t T);
+LW_EXPORT int32_t lw_pool_feed(void* pool, lw_task fn, void* ctx, int32_t T, const LwFeed* feed);
 LW_EXPORT int32_t lw_pool_stop(void* pool);
 LW_EXPORT int64_t lw_submit_bytes(void);
 LW_EXPORT void lw_submit_init(void* submitter, void* pool);
