@@ -389,10 +389,13 @@ def attention_text(scene: Scene) -> str:
 
 
 def _attention_items(scene: Scene, kernel: str, kv: str, kv_heads: int) -> list[str]:
-    if kernel == "attention":  # tiles in turn: later ones see more positions
+    if kernel == "attention":  # tiles in turn, to and fro: later ones see more positions
         return [
             f"  const int64_t items = lw_attention_items_{kv}(rows, {kv_heads});",
-            f"  for (int64_t i = t; i < items; i += T) lw_attention_{kv}(&a, i, i + 1);",
+            "  for (int64_t i = 0; i < items; i += T) {",
+            "    const int64_t mine = i + (i / T % 2 ? T - 1 - t : t);",
+            f"    if (mine < items) lw_attention_{kv}(&a, mine, mine + 1);",
+            "  }",
         ]
     if kernel == "attention_piece":
         return [f"  const lw_range s = lw_split(rows * {kv_heads} * pieces, t, T);",
