@@ -9,6 +9,9 @@ best for a test (by its median over the rounds); a ratio is ours / peer's within
 median of the rounds is told.  Prompts are read on an empty cache, tokens are written after the
 prompt.  Without --peers ours is measured alone.
 
+With --steady 0.85 every run of every engine waits for the machine's memory, and is repeated where
+neighbours took it meanwhile (benchmarks/steady.py).
+
 "of limit": the share of what the machine can do, by the ruler of `lanewise bench` (its best read
 rate and multiply-add peak over all runs of a model count).
 """
@@ -30,7 +33,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import engines, plot  # noqa: E402
+sys.path.insert(0, str(ROOT / "src"))
+
+from benchmarks import engines, plot, steady  # noqa: E402
 from benchmarks.engines import Engine, Failed, Told, Work  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -79,13 +84,16 @@ class Race:
         return statistics.median(shares)
 
 
-def race(model: str, path: str, work: Work, entries: list[Engine], rounds: int) -> Race:
+def race(
+    model: str, path: str, work: Work, entries: list[Engine], rounds: int,
+    gate: steady.Gate | None = None,
+) -> Race:
     """Run all rounds; a run that fails is told on stderr and left out."""
     found = Race(model, work, entries, {e.name: [] for e in entries})
     for turn in range(rounds):
         for entry in entries if turn % 2 == 0 else reversed(entries):
             try:
-                told = entry.run(path, work)
+                told = _once(entry, path, work, gate)
             except Failed as error:
                 print(f"{entry.name} on {model}: {error}", file=sys.stderr)
                 told = None
@@ -93,6 +101,10 @@ def race(model: str, path: str, work: Work, entries: list[Engine], rounds: int) 
             rates = " ".join(f"{k} {v:.1f}" for k, v in told.rates.items()) if told else "failed"
             print(f"{model} {turn + 1}/{rounds} {entry.name}: {rates}", file=sys.stderr, flush=True)
     return found
+
+
+def _once(entry: Engine, path: str, work: Work, gate: steady.Gate | None) -> Told:
+    return gate.run(lambda: entry.run(path, work)) if gate else entry.run(path, work)
 
 
 def lineup(args: argparse.Namespace) -> list[Engine]:
@@ -200,6 +212,8 @@ def report(args: argparse.Namespace, races: Sequence[Race]) -> str:
         lines.append(
             f"- limits: read {best['read']:.1f} GB/s; 10^9 multiply-adds a second: {rates}"
         )
+    if args.gate is not None:
+        lines.append(f"- {args.gate.told()}")
     return "\n".join([*lines, "", *table(races)]) + "\n"
 
 
@@ -239,6 +253,8 @@ def options(words: Sequence[str] | None = None) -> Any:
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--repeat", type=int, default=2)
     p.add_argument("--activations", default="int8x2,int8")
+    p.add_argument("--steady", type=float, metavar="SHARE",
+                   help="count only runs while memory reads at this share of its best rate")
     p.add_argument("--dry", action="store_true", help="print only, write nothing")
     args = p.parse_args(words)
     try:
@@ -254,9 +270,10 @@ def options(words: Sequence[str] | None = None) -> Any:
 def main(words: Sequence[str] | None = None) -> None:
     args = options(words)
     args.machine = machine()
+    args.gate = steady.Gate(args.steady, steady.Memory(args.threads)) if args.steady else None
     entries = lineup(args)
     races = [
-        race(model, path_of(model), work, entries, args.rounds)
+        race(model, path_of(model), work, entries, args.rounds, args.gate)
         for model in args.models for work in args.works
     ]  # fmt: skip
     text = report(args, races)

@@ -1,0 +1,94 @@
+"""Runs that count only while the machine's memory keeps its rate.
+
+On a shared machine other tenants take a third of the memory's rate for 10 to 40 seconds at a time;
+whoever runs then is measured against them.  A gate reads 256 MiB before and after every run of
+every engine alike: a run begins when the rate is back, and is repeated if the rate was gone at its
+end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from lanewise.plan.program import KernelObject
+from lanewise.runtime.build import build_units, kernel_unit
+from lanewise.runtime.library import Library
+from lanewise.runtime.memory import Block
+from lanewise.runtime.pool import shared_pool
+from lanewise.targets.cpu import cpu_target
+
+BYTES = 256 << 20
+WAIT_S = 60.0  # for the rate to come back, before each run
+TRIES = 4
+Result = TypeVar("Result")
+
+
+class Memory:
+    """How fast the machine reads just now, in GB/s."""
+
+    def __init__(self, threads: int) -> None:
+        unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
+        self._library = Library(build_units([unit], cpu_target()))
+        self._pool, self._threads = shared_pool(), threads
+        self._block = Block(BYTES, "the gate")
+        whole = 8 * 64 * threads
+        self._words: Any = (ctypes.c_int64 * 3)(self._block.address, BYTES // whole * whole, 1)
+        self._run("lw_ruler_fill")
+
+    def _run(self, name: str) -> float:
+        began = time.perf_counter()
+        address = ctypes.addressof(self._words)
+        self._pool.run(self._library.address(name), address, self._threads)
+        return time.perf_counter() - began
+
+    def __call__(self) -> float:
+        return BYTES / min(self._run("lw_ruler_read") for _ in range(3)) / 1e9
+
+
+@dataclass
+class Gate:
+    """Lets a run begin, and count, while `rate()` is at least `share` of the best that was seen.
+    After TRIES a run counts as it is, and `unsteady` tells how many did."""
+
+    share: float
+    rate: Callable[[], float]
+    sleep: Callable[[float], None] = time.sleep
+    best: float = field(default=0.0, init=False)
+    runs: int = field(default=0, init=False)
+    repeated: int = field(default=0, init=False)
+    unsteady: int = field(default=0, init=False)
+
+    def steady(self) -> bool:
+        rate = self.rate()
+        self.best = max(self.best, rate)
+        return rate >= self.share * self.best
+
+    def run(self, action: Callable[[], Result]) -> Result:
+        """What an action gives that began and ended at the machine's own rate."""
+        self.runs += 1
+        for _ in range(TRIES - 1):
+            self._wait()
+            found = action()
+            if self.steady():
+                return found
+            self.repeated += 1
+        self._wait()
+        found = action()
+        self.unsteady += not self.steady()
+        return found
+
+    def _wait(self) -> None:
+        waited = 0.0
+        while not self.steady() and waited < WAIT_S:
+            self.sleep(1.0)
+            waited += 1.0
+
+    def told(self) -> str:
+        return (
+            f"memory at {self.share:.2f} or more of {self.best:.1f} GB/s before and after a run: "
+            f"{self.runs - self.unsteady} of {self.runs} runs, {self.repeated} repeated for it"
+        )
