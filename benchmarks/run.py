@@ -9,8 +9,8 @@ best for a test (by its median over the rounds); a ratio is ours / peer's within
 median of the rounds is told.  Prompts are read on an empty cache, tokens are written after the
 prompt.  Without --peers ours is measured alone.
 
-With --steady 0.85 every run of every engine waits for the machine's memory, and is repeated where
-neighbours took it meanwhile (benchmarks/steady.py).
+With --steady 48 every run of every engine waits until the machine's memory reads 48 GB/s, and is
+repeated where neighbours took it meanwhile (benchmarks/steady.py).
 
 "of limit": the share of what the machine can do, by the ruler of `lanewise bench` (its best read
 rate and multiply-add peak over all runs of a model count).
@@ -253,8 +253,9 @@ def options(words: Sequence[str] | None = None) -> Any:
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--repeat", type=int, default=2)
     p.add_argument("--activations", default="int8x2,int8")
-    p.add_argument("--steady", type=float, metavar="SHARE",
-                   help="count only runs while memory reads at this share of its best rate")
+    p.add_argument("--steady", type=float, metavar="RATE",
+                   help="count only runs while memory reads so many GB/s (up to 1: a share of "
+                   "the best rate seen)")
     p.add_argument("--dry", action="store_true", help="print only, write nothing")
     args = p.parse_args(words)
     try:

@@ -51,10 +51,10 @@ class Memory:
 
 @dataclass
 class Gate:
-    """Lets a run begin, and count, while `rate()` is at least `share` of the best that was seen.
-    After TRIES a run counts as it is, and `unsteady` tells how many did."""
+    """Lets a run begin, and count, while `rate()` is at least `least`: GB/s, or, up to 1, a share
+    of the best that was seen (which is little to go by where it begins slow).  After TRIES a run counts as it is, and `unsteady` tells how many did."""
 
-    share: float
+    least: float
     rate: Callable[[], float]
     sleep: Callable[[float], None] = time.sleep
     best: float = field(default=0.0, init=False)
@@ -62,10 +62,14 @@ class Gate:
     repeated: int = field(default=0, init=False)
     unsteady: int = field(default=0, init=False)
 
+    @property
+    def bound(self) -> float:
+        return self.least if self.least > 1 else self.least * self.best
+
     def steady(self) -> bool:
         rate = self.rate()
         self.best = max(self.best, rate)
-        return rate >= self.share * self.best
+        return rate >= self.bound
 
     def run(self, action: Callable[[], Result]) -> Result:
         """What an action gives that began and ended at the machine's own rate."""
@@ -89,6 +93,6 @@ class Gate:
 
     def told(self) -> str:
         return (
-            f"memory at {self.share:.2f} or more of {self.best:.1f} GB/s before and after a run: "
+            f"memory at {self.bound:.1f} GB/s or more, of {self.best:.1f}, before and after a run: "
             f"{self.runs - self.unsteady} of {self.runs} runs, {self.repeated} repeated for it"
         )

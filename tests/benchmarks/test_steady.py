@@ -49,6 +49,12 @@ def test_a_slow_machine_is_told_and_does_not_wait_for_ever() -> None:
     assert (g.repeated, g.unsteady) == (steady.TRIES - 1, 1) and "0 of 1 runs" in g.told()
 
 
+def test_a_rate_may_be_given_where_it_begins_slow() -> None:
+    machine = Machine((0.0, 15.0))
+    g = steady.Gate(48.0, machine.rate, machine.sleep)
+    assert g.run(machine.action) == 25.0 and g.repeated == 0 and "48.0 GB/s" in g.told()
+
+
 def test_memory_is_read_at_all() -> None:
     rate = steady.Memory(1)()
     assert 0.1 < rate < 10_000
