@@ -22,8 +22,8 @@ from lanewise.runtime.pool import shared_pool
 from lanewise.targets.cpu import cpu_target
 
 BYTES = 256 << 20
-WAIT_S = 60.0  # for the rate to come back, before each run
-TRIES = 4
+WAIT_S = 30.0  # for the rate to come back, before each run
+TRIES = 3
 Result = TypeVar("Result")
 
 
@@ -52,7 +52,8 @@ class Memory:
 @dataclass
 class Gate:
     """Lets a run begin, and count, while `rate()` is at least `least`: GB/s, or, up to 1, a share
-    of the best that was seen (which is little to go by where it begins slow).  After TRIES a run counts as it is, and `unsteady` tells how many did."""
+    of the best that was seen (which is little to go by where it begins slow).  After TRIES a run
+    counts as it is, and `unsteady` tells how many did."""
 
     least: float
     rate: Callable[[], float]
