@@ -133,6 +133,28 @@ def test_packed_once(cache_dir: Path, target: CpuTarget, program: Program, where
     assert kept.sum() > 0 and len(first) == 0
 
 
+def test_a_first_start_does_not_read_what_it_has_written(
+    cache_dir: Path, target: CpuTarget, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as m:
+        m.setattr(weights, "_read", None)
+        first = load_constants(program, Given(), "k", target=target, threads=3)
+    check_all(first, target)
+    again = load_constants(program, Given(), "k", target=target)
+    assert list(first) == list(again) and all(np.array_equal(first[n], again[n]) for n in again)
+
+
+def test_memory_is_asked_for_before_anything_is_packed(
+    cache_dir: Path, target: CpuTarget, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Given()
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(RunError) as e:
+        load_constants(program, given, "k", target=target)
+    assert e.value.code == "run.memory" and given.asked == []
+    assert not [x for x in cache.entries() if x.kind == "weights"]
+
+
 def test_thread_count_changes_no_byte(
     cache_dir: Path, target: CpuTarget, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,8 @@
 Laws: the sidecar of a program holds every constant as its kernels want it, so that a second start
 reads it and nothing else; it is keyed by the checkpoint's digest, the constants' manifest and the
 packers' sources; a damaged one is noticed by its checksums and made again.  Packing goes through
-a small buffer of each thread into the file, so that the weights are never in our memory twice.
+a small buffer of each thread into the file and, where they are wanted there, into memory, so that
+the weights are never in our memory twice, and a first start does not read what it has just written.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Constants(Mapping[str, Bytes]):
     @property
     def nbytes(self) -> int:
         """Bytes of all of them."""
-        return sum(a.nbytes for a in self._arrays.values())
+        return _bytes_in(self._arrays)
 
     def close(self) -> None:
         """Let go; the memory is freed when no session holds a constant any more."""
@@ -110,9 +111,13 @@ def load_constants(
                 raise
             path.unlink(missing_ok=True)
     with cache.turn("weights.lock"):
-        opened = Sidecar.open(path, key) or _pack(
-            program, source, (path, key), target, count, progress
-        )
+        opened = Sidecar.open(path, key)
+        if opened is None:
+            packing = _Packing(program, source, target, count, progress)
+            made = _pack(packing, (path, key), where == "memory")
+            if isinstance(made, Constants):
+                return made
+            opened = made
     return read(opened, program, count, progress)
 
 
@@ -139,22 +144,25 @@ def _outdated(path: Path) -> Iterator[Path]:
 def _read(sidecar: Sidecar, program: Program, threads: int, progress: Progress | None) -> Constants:
     """Into memory of our own, and the file is closed."""
     with sidecar:
-        places: dict[str, int] = {}
-        total = 0
-        for constant in program.constants:
-            places[constant.name] = total
-            total += _up(sidecar[constant.name].nbytes)
-        block = Block(total, "the weights")
-        arrays: dict[str, Bytes] = {}
-        for name, at in places.items():
-            arrays[name] = block.bytes[at : at + sidecar[name].nbytes]
-        done = 0
+        block, arrays = _room({c.name: sidecar[c.name].nbytes for c in program.constants})
+        total, done = _bytes_in(arrays), 0
         for batch in _batches(arrays):
             sidecar.read_all(batch, threads=threads)
-            done += sum(a.nbytes for a in batch.values())
+            done += _bytes_in(batch)
             _tell(progress, "load", done, total, next(reversed(batch)))
         _tell(progress, "load", total, total, "")
         return Constants(arrays, block)
+
+
+def _room(sizes: Mapping[str, int]) -> tuple[Block, dict[str, Bytes]]:
+    """Memory for constants of these sizes, and each one's place in it."""
+    places: dict[str, int] = {}
+    total = 0
+    for name, nbytes in sizes.items():
+        places[name] = total
+        total += _up(nbytes)
+    block = Block(total, "the weights")
+    return block, {n: block.bytes[at : at + sizes[n]] for n, at in places.items()}
 
 
 def _map(sidecar: Sidecar, program: Program, threads: int, progress: Progress | None) -> Constants:
@@ -187,49 +195,100 @@ def _batches(arrays: dict[str, Bytes]) -> Iterator[dict[str, Bytes]]:
         yield batch
 
 
-def _pack(
-    program: Program,
-    source: Source,
-    place: tuple[Path, str],
-    target: build.Target,
-    threads: int,
-    progress: Progress | None,
-) -> Sidecar:
-    """Make the sidecar.  Those that it replaces go."""
-    path, key = place
-    packers = _packers(program.constants, target, progress)
-    total = sum(c.nbytes for c in program.constants)
-    done = 0
-    with (
-        SidecarWriter(path, key, total) as writer,
-        ThreadPoolExecutor(max_workers=threads) as workers,
-    ):
-        for constant in program.constants:
-            _pack_one(constant, source, writer, packers, workers)
-            done += constant.nbytes
-            _tell(progress, "pack", done, total, constant.name)
-        sidecar = writer.commit()
-    for old in _outdated(path):
-        with contextlib.suppress(OSError):
-            old.unlink()
-    return sidecar
+@dataclass(frozen=True)
+class _Packing:
+    """Makes a program's sidecar."""
+
+    program: Program
+    source: Source
+    target: build.Target
+    threads: int
+    progress: Progress | None
+
+    def kept(self, place: tuple[Path, str]) -> Constants:
+        """The constants in memory, and in a sidecar for the next start."""
+        packers = self._packers()
+        sizes = {c.name: _size(c, packers) for c in self.program.constants}
+        block, arrays = _room(sizes)
+        try:
+            self.into(place, arrays, packers).close()
+        except BaseException:
+            arrays.clear()
+            block.close()
+            raise
+        total = _bytes_in(arrays)
+        _tell(self.progress, "load", total, total, "")
+        return Constants(arrays, block)
+
+    def into(
+        self, place: tuple[Path, str], keep: dict[str, Bytes] | None,
+        packers: dict[str, _Packer] | None = None,
+    ) -> Sidecar:
+        """The sidecar; those that it replaces go.  What is packed also goes into `keep`."""
+        path, key = place
+        packers = self._packers() if packers is None else packers
+        constants = self.program.constants
+        total = sum(c.nbytes for c in constants)
+        done = 0
+        with (
+            SidecarWriter(path, key, total) as writer,
+            ThreadPoolExecutor(max_workers=self.threads) as workers,
+        ):
+            for constant in constants:
+                room = _Both(
+                    writer.reserve(constant.name, _size(constant, packers)),
+                    keep[constant.name] if keep is not None else None,
+                )
+                _pack_one(constant, self.source, room, packers, workers)
+                done += constant.nbytes
+                _tell(self.progress, "pack", done, total, constant.name)
+            sidecar = writer.commit()
+        for old in _outdated(path):
+            with contextlib.suppress(OSError):
+                old.unlink()
+        return sidecar
+
+    def _packers(self) -> dict[str, _Packer]:
+        return _packers(self.program.constants, self.target, self.progress)
+
+
+def _pack(packing: _Packing, place: tuple[Path, str], here: bool) -> Constants | Sidecar:
+    """The constants, `here` in memory; or the sidecar that they are in."""
+    return packing.kept(place) if here else packing.into(place, None)
+
+
+class _Both:
+    """A place of the sidecar, and of memory if it is wanted there."""
+
+    def __init__(self, room: Room, keep: Bytes | None) -> None:
+        self._room, self._keep = room, keep
+        self.nbytes = room.blob.nbytes
+
+    def write(self, at: int, data: Bytes) -> None:
+        self._room.write(at, data)
+        if self._keep is not None:
+            self._keep[at : at + len(data)] = data
+
+
+def _size(constant: Constant, packers: dict[str, _Packer]) -> int:
+    """Bytes of a constant as it is stored."""
+    packs = constant.packer == "panels"
+    return packers[constant.type.dtype].size(constant) if packs else constant.nbytes
 
 
 def _pack_one(
     constant: Constant,
     source: Source,
-    writer: SidecarWriter,
+    room: _Both,
     packers: dict[str, _Packer],
     workers: ThreadPoolExecutor,
 ) -> None:
     given = source(constant.name)
     raw = given if isinstance(given, Stored) else _Held(raw_bytes(given))
     if constant.packer == "panels":
-        pack = packers[constant.type.dtype]
-        pack(constant, raw, writer.reserve(constant.name, pack.size(constant)), workers)
+        packers[constant.type.dtype](constant, raw, room, workers)
     else:
         _check(constant, raw.nbytes, constant.nbytes)
-        room = writer.reserve(constant.name, raw.nbytes)
         for at in range(0, raw.nbytes, _PACK):
             data = np.empty(min(_PACK, raw.nbytes - at), np.uint8)
             raw.read_into(at, data)
@@ -290,14 +349,14 @@ class _Packer:
         return max(size, constant.nbytes)
 
     def __call__(
-        self, constant: Constant, raw: Stored | _Held, room: Room, workers: ThreadPoolExecutor
+        self, constant: Constant, raw: Stored | _Held, room: _Both, workers: ThreadPoolExecutor
     ) -> None:
         *lead, n, k = constant.type.shape
         count = math.prod(lead)
         _check(constant, raw.nbytes, raw_size(constant))
         sizes = _Sizes(count, n, k, -(-n // PANEL), int(self._bytes(2 * PANEL, k)) // 2,
                        int(self._bytes(n, k)), raw.nbytes // count)  # fmt: skip
-        total = room.blob.nbytes
+        total = room.nbytes
 
         def piece(first: int) -> None:
             data = self._piece(sizes, raw, first, min(first + _PACK, total))
@@ -375,6 +434,10 @@ def _unfit(constant: Constant, what: str) -> RunError:
 def _tell(progress: Progress | None, stage: str, done: int, total: int, detail: str) -> None:
     if progress is not None:
         progress(stage, done, total, detail)
+
+
+def _bytes_in(arrays: Mapping[str, Bytes]) -> int:
+    return sum(a.nbytes for a in arrays.values())
 
 
 def _up(nbytes: int) -> int:
