@@ -71,6 +71,38 @@ def test_a_long_row() -> None:
             assert tokens(BEST, x, o, draws) == expected(x, o, draws), (spread, o)
 
 
+NEAR = [
+    Options(0.8, 40, 0.95, 0.05), Options(1.0, 1), Options(1.0, 40), Options(1.0, 512, 0.7),
+    Options(1.0, 513), Options(2.0, 100, 1.0, 0.2), Options(1.0, 40, 0.0), Options(0.3, 7, 0.999),
+    Options(np.inf, 40), Options(1e-42, 40), Options(30.0, 40, 0.9),
+]  # fmt: skip
+
+
+def far_and_near() -> dict[str, np.ndarray]:
+    """Long rows in which the few that top-k keeps are easy, or hard, to tell from the others."""
+    x = row(20_000, 5, 3.0)
+    rows = {"plain": x, "even": row(16_384, 6, 0.5), "flat": np.zeros(20_000, np.float32)}
+    rows["ties"] = np.round(x)
+    rows["one"] = np.where(np.arange(20_000) == 19_999, 50, x).astype(np.float32)
+    rows["nothing"] = np.where(np.arange(20_000) % 400 == 3, x, -np.inf).astype(np.float32)
+    edge = np.full(20_011, -80, np.float32)  # the last that counts, and many as likely as it
+    edge[[5, 700, 20_010]] = 3.0, 2.5, 2.0
+    for at, shift in ((100, -1e-6), (4000, 0.0), (9000, 1e-6)):
+        edge[at : at + 60] = np.float32(3.0 - np.log(1024.0) + shift)
+    rows["edge"] = edge
+    rows["low"] = np.where(edge > 0, edge, edge * 0.1).astype(np.float32)
+    return rows
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", far_and_near())
+def test_a_top_k_of_a_long_row(isa: str, name: str) -> None:
+    draws = np.array([0, 0.3, 0.5, 0.77, 0.9, 0.999, LAST], np.float32)
+    x = far_and_near()[name]
+    for o in NEAR:
+        assert tokens(isa, x, o, draws) == expected(x, o, draws), o
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_options(data: st.DataObject) -> None:

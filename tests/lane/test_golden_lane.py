@@ -17,6 +17,7 @@ import lanewise as lw
 from lanewise.errors import RunError, UsageError
 from lanewise.lane import Lane
 from lanewise.lane.runner import Runner
+from lanewise.lane.sampling import Sampling
 from lanewise.lane.speculate import Pace
 from tests.models.support import GOLDEN
 
@@ -127,6 +128,18 @@ def test_tokens_written_at_once_are_those_of_single_steps(
         assert after.timings.reused >= len(g.prompt_ids + g.ids) - 1
         found.append((g.ids, g.text, g.finish_reason, lane._runner._decode.logits[0].tobytes()))
     assert len(found[0][0]) > 8 and found == [found[0]] * 4
+
+
+def test_an_end_token_is_the_last_that_is_written(lane: Lane) -> None:
+    r, greedy = lane._runner, Sampling(temperature=0.0)
+    lane.reset()
+    ids = IDS[:9]
+    ids.append(r.next_token(ids, greedy, 0.0))
+    want = r.write(ids, greedy, [0.0] * 8, frozenset())
+    end = next(t for t in want[2:] if t not in want[:2])
+    r.next_token(ids[:-1], greedy, 0.0)
+    told = r.write(ids, greedy, [0.0] * 8, frozenset({end, 1 << 20}))
+    assert told == want[: want.index(end) + 1] and r.held == ids + told[:-1]
 
 
 @pytest.mark.parametrize("options", [

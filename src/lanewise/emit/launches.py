@@ -290,8 +290,8 @@ def _pick_tail(scene: Scene, op: str, operands: Sequence[Ref], n: int) -> list[s
          for k, r in enumerate(operands[1:])]  # fmt: skip
     return [
         f"    if ({f[0]} == 0.0f) *token = top;",
-        f"    else lw_sample_row(x, {n}, {f[0]}, {f[1]}, {f[2]}, {f[3]}, {f[4]}, token,",
-        "                       lw_scratch(c, t));",
+        f"    else lw_sample_row(x, {n}, {f[0]}, {f[1]}, {f[2]}, {f[3]}, {f[4]}, top,",
+        "                       token, lw_scratch(c, t));",
         "  }", "}",
     ]  # fmt: skip
 
@@ -316,7 +316,7 @@ def sample_text(scene: Scene) -> str:
         f"    const float* x = (const float*){scene.pointer(node.operands[0][0])} + row * "
         f"{shape[-1]};",
         f"    lw_sample_row(x, {shape[-1]}, {f[0]}, {f[1]}, {f[2]}, {f[3]}, {f[4]}, "
-        f"(uint32_t*){scene.out(0)} + row, lw_scratch(c, t));",
+        f"LW_NO_TOKEN, (uint32_t*){scene.out(0)} + row, lw_scratch(c, t));",
         "  }", "}",
     ])  # fmt: skip
 

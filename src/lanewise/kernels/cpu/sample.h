@@ -22,9 +22,12 @@ constexpr uint32_t LW_NO_TOKEN = 0xFFFFFFFFu;
 
 // top_k 0: off; top_p >= 1 (or NaN): off, 0 or below: one entry; min_p 0 or below: off, above 1 (or
 // NaN): 1; draw is held to [0, 1 - 2^-24], NaN is 0.
+// top: the largest logit's index (the lowest on ties) where it is known, and with it that no logit
+// is NaN or +inf; else LW_NO_TOKEN.
 // scratch: 64-aligned, lw_sample_scratch(n) bytes.
 LW_EXPORT void lw_sample_row(const float* logits, int64_t n, float temperature, uint32_t top_k,
-                             float top_p, float min_p, float draw, uint32_t* token, void* scratch);
+                             float top_p, float min_p, float draw, uint32_t top, uint32_t* token,
+                             void* scratch);
 LW_EXPORT int64_t lw_sample_scratch(int64_t n);
 // The lowest index of the largest element; a NaN never wins; 0 when there is no number.
 LW_EXPORT uint32_t lw_argmax(const float* logits, int64_t n);
