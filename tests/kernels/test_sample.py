@@ -103,6 +103,23 @@ def test_a_top_k_of_a_long_row(isa: str, name: str) -> None:
         assert tokens(isa, x, o, draws) == expected(x, o, draws), o
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_top_k_of_a_long_row_is_cut_and_drawn_where_the_model_does(isa: str) -> None:
+    """Draws and top-p on either side of the running sums: a rounding elsewhere shows."""
+    x = row(20_000, 8, 3.0)
+    p = softmax(x)
+    kept = np.sort(np.lexsort((np.arange(len(p)), -p))[:40])
+    running = np.cumsum(p[kept], dtype=np.float32)
+    at = (running / running[-1]).astype(np.float32)
+    draws = np.concatenate([np.nextafter(at, np.float32(0)), at, np.nextafter(at, np.float32(2))])
+    assert tokens(isa, x, Options(1.0, 40), draws) == expected(x, Options(1.0, 40), draws)
+    falling = np.cumsum(np.sort(p[kept])[::-1], dtype=np.float32)
+    reach = (falling / sums(np.where(np.isin(np.arange(len(p)), kept), p, 0))).astype(np.float32)
+    for bound in (*reach[:20], *np.nextafter(reach[:20], np.float32(0))):
+        o = Options(1.0, 40, float(bound))
+        assert tokens(isa, x, o, [0.3, LAST]) == expected(x, o, np.array([0.3, LAST], "f4")), bound
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_options(data: st.DataObject) -> None:
