@@ -131,15 +131,17 @@ def test_tokens_written_at_once_are_those_of_single_steps(
 
 
 def test_an_end_token_is_the_last_that_is_written(lane: Lane) -> None:
-    r, greedy = lane._runner, Sampling(temperature=0.0)
+    r, wild = lane._runner, Sampling(2.0, 0, 1.0, 0.0)
+    draws = [0.1, 0.9, 0.4, 0.7, 0.2, 0.99, 0.5, 0.3]
     lane.reset()
     ids = IDS[:9]
-    ids.append(r.next_token(ids, greedy, 0.0))
-    want = r.write(ids, greedy, [0.0] * 8, frozenset())
-    end = next(t for t in want[2:] if t not in want[:2])
-    r.next_token(ids[:-1], greedy, 0.0)
-    told = r.write(ids, greedy, [0.0] * 8, frozenset({end, 1 << 20}))
-    assert told == want[: want.index(end) + 1] and r.held == ids + told[:-1]
+    ids.append(r.next_token(ids, wild, 0.6))
+    want = r.write(ids, wild, draws, frozenset())
+    at = max(i for i in range(7) if want[i] not in want[:i])
+    assert at > 2
+    r.next_token(ids[:-1], wild, 0.6)
+    told = r.write(ids, wild, draws, frozenset({want[at], 1 << 20}))
+    assert told == want[: at + 1] and r.held == ids + told[:-1]
 
 
 @pytest.mark.parametrize("options", [
