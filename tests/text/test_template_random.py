@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lanewise.errors import TextError
@@ -78,6 +78,7 @@ TEMPLATE = st.lists(st.recursive(LEAF, statements, max_leaves=4), max_size=4).ma
 
 
 @given(TEMPLATE)
+@example("{{ range(3).count('a') }}{{ range(5).count(2) }}{{ range(7).index(3) }}")
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_templates(body: str) -> None:
     source = "{% set ns = namespace(v=0) %}" + body

@@ -35,6 +35,7 @@ _METHODS: dict[type, frozenset[str]] = {
     }),
     dict: frozenset({"get", "items", "keys", "values"}),
     list: frozenset({"count", "index"}),
+    range: frozenset({"count", "index", "start", "step", "stop"}),
     tuple: frozenset({"count", "index", "grouper", "list"}),  # the last two: groupby's rows
     LoopContext: frozenset({
         "changed", "cycle", "depth", "depth0", "first", "index", "index0", "last", "length",
@@ -136,6 +137,8 @@ def _of_method(method: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tup
         args = filters.check_method(getattr(method, "__name__", ""), receiver, args)
     if isinstance(receiver, (str, list, tuple)):
         spend(CHARACTER * weigh(receiver))
+    if isinstance(receiver, range):
+        spend(CHARACTER * len(receiver))
     spend(weigh(*args, *named.values()))
     return args
 
