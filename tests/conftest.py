@@ -6,15 +6,22 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lanewise.checkpoint import names
 from lanewise.errors import LanewiseError
 
 
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+
+
 def pytest_configure() -> None:
-    """Whoever runs the tests may ignore signals (nohup and shells' background jobs do), and the
-    processes that tests start would inherit that."""
+    """The same examples in every run, so that a change alone makes a test fail; new ones with
+    LANEWISE_TEST_RANDOM set.  And whoever runs the tests may ignore signals (nohup and shells'
+    background jobs do), which the processes that tests start would inherit."""
+    if "LANEWISE_TEST_RANDOM" not in os.environ:
+        hypothesis.settings.load_profile("repeatable")
     usual = {"SIGHUP": signal.SIG_DFL, "SIGTERM": signal.SIG_DFL}
     for name, handler in {**usual, "SIGINT": signal.default_int_handler}.items():
         number = getattr(signal, name, None)
