@@ -12,7 +12,6 @@ import pytest
 from lanewise.checkpoint import names
 from lanewise.errors import LanewiseError
 
-
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 
 
