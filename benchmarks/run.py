@@ -31,9 +31,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks import engines, plot, steady  # noqa: E402
 from benchmarks.engines import Engine, Failed, Told, Work  # noqa: E402

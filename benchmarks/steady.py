@@ -8,18 +8,12 @@ end.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from lanewise.plan.program import KernelObject
-from lanewise.runtime.build import build_units, kernel_unit
-from lanewise.runtime.library import Library
-from lanewise.runtime.memory import Block
-from lanewise.runtime.pool import shared_pool
-from lanewise.targets.cpu import cpu_target
+from lanewise.runtime.ruler import Ruler
 
 BYTES = 256 << 20
 WAIT_S = 30.0  # for the rate to come back, before each run
@@ -31,22 +25,10 @@ class Memory:
     """How fast the machine reads just now, in GB/s."""
 
     def __init__(self, threads: int) -> None:
-        unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
-        self._library = Library(build_units([unit], cpu_target()))
-        self._pool, self._threads = shared_pool(), threads
-        self._block = Block(BYTES, "the gate")
-        whole = 8 * 64 * threads
-        self._words: Any = (ctypes.c_int64 * 3)(self._block.address, BYTES // whole * whole, 1)
-        self._run("lw_ruler_fill")
-
-    def _run(self, name: str) -> float:
-        began = time.perf_counter()
-        address = ctypes.addressof(self._words)
-        self._pool.run(self._library.address(name), address, self._threads)
-        return time.perf_counter() - began
+        self._ruler = Ruler(threads, BYTES)
 
     def __call__(self) -> float:
-        return BYTES / min(self._run("lw_ruler_read") for _ in range(3)) / 1e9
+        return self._ruler.read(3) / 1e9
 
 
 @dataclass

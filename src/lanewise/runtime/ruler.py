@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from lanewise.closing import Closing
 from lanewise.plan.program import KernelObject
 from lanewise.runtime.build import build_units, kernel_unit
 from lanewise.runtime.library import Library
@@ -64,6 +64,38 @@ class _LwRuler(ctypes.Structure):
     )  # fmt: skip
 
 
+class Ruler(Closing):
+    """The loops of the ruler over `nbytes` of memory (rounded to whole lines), on `threads`."""
+
+    def __init__(
+        self, threads: int, nbytes: int, pool: ThreadPool | None = None,
+        target: CpuTarget | None = None,
+    ) -> None:
+        unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
+        self.library = Library(build_units([unit], target or cpu_target()))
+        self.threads, self._pool = threads, shared_pool() if pool is None else pool
+        whole = _STREAMS * threads
+        self.nbytes = nbytes // whole * whole
+        self._block = Block(self.nbytes, "the ruler")
+        self.loops = _LwRuler(self._block.address, self.nbytes, 1)
+        self._address = ctypes.addressof(self.loops)
+        self.seconds("lw_ruler_fill")
+
+    def seconds(self, name: str) -> float:
+        """How long one call of a loop takes."""
+        began = time.perf_counter()
+        self._pool.run(self.library.address(name), self._address, self.threads)
+        return time.perf_counter() - began
+
+    def read(self, runs: int) -> float:
+        """Bytes read in a second, the best of `runs`."""
+        return self.nbytes / min(self.seconds("lw_ruler_read") for _ in range(runs))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._block.close()
+
+
 def measure(
     threads: int | None = None, *, nbytes: int = 1 << 30, runs: int = 8,
     pool: ThreadPool | None = None, target: CpuTarget | None = None,
@@ -74,44 +106,26 @@ def measure(
     Reads `nbytes` (less where memory is short), the best of `runs`.  Raises BuildError
     "build.*", RunError "run.memory"."""
     target = target or cpu_target()
-    unit = kernel_unit(KernelObject("ruler.cpp", (), ()), export=True)
-    library = Library(build_units([unit], target))
     pool = shared_pool() if pool is None else pool
     count = pool.threads if threads is None else threads
-    whole = _STREAMS * count
-    size = max(_LEAST, min(nbytes, available() // 4)) // whole * whole
-    block = Block(size, "the ruler")
-    ruler = _LwRuler(block.address, size, 1)
-    address = ctypes.addressof(ruler)
-
-    def seconds(name: str) -> float:
-        began = time.perf_counter()
-        pool.run(library.address(name), address, count)
-        return time.perf_counter() - began
-
-    try:
-        seconds("lw_ruler_fill")
-        read = size / min(seconds("lw_ruler_read") for _ in range(runs))
-        peaks = {kind: _peak(kind, "macs", library, ruler, seconds, runs) * count for kind in KINDS}
-        clock = _peak("clock", "cycles", library, ruler, seconds, runs)
-    finally:
-        block.close()
+    size = max(_LEAST, min(nbytes, available() // 4))
+    with Ruler(count, size, pool, target) as ruler:
+        read = ruler.read(runs)
+        peaks = {kind: _peak(kind, "macs", ruler, runs) * count for kind in KINDS}
+        clock = _peak("clock", "cycles", ruler, runs)
     return Limits(target.isa, count, read, **peaks, clock=clock)
 
 
-def _peak(
-    kind: str, unit: str, library: Library, ruler: _LwRuler, seconds: Callable[[str], float],
-    runs: int,
-) -> float:
+def _peak(kind: str, unit: str, ruler: Ruler, runs: int) -> float:
     """Multiply-adds, or cycles, a second of one thread while all are at work."""
-    each = library.function(f"lw_ruler_{kind}_{unit}", "i")()
+    each = ruler.library.function(f"lw_ruler_{kind}_{unit}", "i")()
     if not each:
         return 0.0
 
     def best(count: int) -> float:
-        return min(seconds(f"lw_ruler_{kind}") for _ in range(count))
+        return min(ruler.seconds(f"lw_ruler_{kind}") for _ in range(count))
 
-    ruler.rounds = 1 << 10
+    ruler.loops.rounds = 1 << 10
     while best(3) < _ROUND_S / 2:
-        ruler.rounds *= 2
-    return ruler.rounds * each / best(4 * runs)
+        ruler.loops.rounds *= 2
+    return ruler.loops.rounds * each / best(4 * runs)
