@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,9 @@ class _Packing:
 
     def kept(self, place: tuple[Path, str]) -> Constants:
         """The constants in memory, and in a sidecar for the next start."""
-        packers = self._packers()
-        sizes = {c.name: _size(c, packers) for c in self.program.constants}
-        block, arrays = _room(sizes)
+        block, arrays = _room({c.name: self._size(c) for c in self.program.constants})
         try:
-            self.into(place, arrays, packers).close()
+            self.into(place, arrays).close()
         except BaseException:
             arrays.clear()
             block.close()
@@ -220,13 +219,9 @@ class _Packing:
         _tell(self.progress, "load", total, total, "")
         return Constants(arrays, block)
 
-    def into(
-        self, place: tuple[Path, str], keep: dict[str, Bytes] | None,
-        packers: dict[str, _Packer] | None = None,
-    ) -> Sidecar:
+    def into(self, place: tuple[Path, str], keep: Mapping[str, Bytes]) -> Sidecar:
         """The sidecar; those that it replaces go.  What is packed also goes into `keep`."""
         path, key = place
-        packers = self._packers() if packers is None else packers
         constants = self.program.constants
         total = sum(c.nbytes for c in constants)
         done = 0
@@ -235,11 +230,9 @@ class _Packing:
             ThreadPoolExecutor(max_workers=self.threads) as workers,
         ):
             for constant in constants:
-                room = _Both(
-                    writer.reserve(constant.name, _size(constant, packers)),
-                    keep[constant.name] if keep is not None else None,
-                )
-                _pack_one(constant, self.source, room, packers, workers)
+                room = writer.reserve(constant.name, self._size(constant))
+                both = _Both(room, keep.get(constant.name))
+                _pack_one(constant, self.source, both, self._packers, workers)
                 done += constant.nbytes
                 _tell(self.progress, "pack", done, total, constant.name)
             sidecar = writer.commit()
@@ -248,13 +241,19 @@ class _Packing:
                 old.unlink()
         return sidecar
 
+    @cached_property
     def _packers(self) -> dict[str, _Packer]:
         return _packers(self.program.constants, self.target, self.progress)
+
+    def _size(self, constant: Constant) -> int:
+        """Bytes of a constant as it is stored."""
+        packs = constant.packer == "panels"
+        return self._packers[constant.type.dtype].size(constant) if packs else constant.nbytes
 
 
 def _pack(packing: _Packing, place: tuple[Path, str], here: bool) -> Constants | Sidecar:
     """The constants, `here` in memory; or the sidecar that they are in."""
-    return packing.kept(place) if here else packing.into(place, None)
+    return packing.kept(place) if here else packing.into(place, {})
 
 
 class _Both:
@@ -268,12 +267,6 @@ class _Both:
         self._room.write(at, data)
         if self._keep is not None:
             self._keep[at : at + len(data)] = data
-
-
-def _size(constant: Constant, packers: dict[str, _Packer]) -> int:
-    """Bytes of a constant as it is stored."""
-    packs = constant.packer == "panels"
-    return packers[constant.type.dtype].size(constant) if packs else constant.nbytes
 
 
 def _pack_one(
