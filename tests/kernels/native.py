@@ -228,10 +228,10 @@ class Kernels:
         packed1: npt.NDArray[np.uint8] | None = None,
         granule: int = 16,
         cuts: tuple[int, ...] = (),
-        tuning: tuple[int, int, int] | None = None,
+        tuning: tuple[int, int, int, int] | None = None,
     ) -> npt.NDArray[np.float32]:
         """[M, n] (or [M, 2, n] with packed1); `cuts`: columns where one thread's share ends;
-        `tuning`: ahead, units, chunk."""
+        `tuning`: ahead, units, chunk, pairs."""
         m, k = x.shape
         halves = 2 if packed1 is not None else 1
         out = np.full((m, halves, n), np.nan, np.float32)
@@ -249,7 +249,7 @@ class Kernels:
 
         rows, stride = self.activations(x, act)
         scratch = aligned(SCRATCH)
-        figures = None if tuning is None else (ctypes.c_int32 * 3)(*tuning)
+        figures = None if tuning is None else (ctypes.c_int32 * 4)(*tuning)
         callback = EPILOGUE(epilogue)
         edges = (0, *cuts, n)
         for a, b in itertools.pairwise(edges):

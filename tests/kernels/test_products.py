@@ -95,19 +95,42 @@ def test_a_row_alone_has_the_same_bits(isa: str, fmt: str, act: str) -> None:
 
 
 @pytest.mark.parametrize(("isa", "fmt", "act"), CASES)
-@pytest.mark.parametrize("tuning", [(-1, 1, 1), (1024, 2, 2), (4096, 3, 3), (64, 99, 99)])
+@pytest.mark.parametrize(
+    "tuning", [(-1, 1, 1, -1), (1024, 2, 2, 1), (4096, 3, 3, 20), (64, 99, 99, 54)]
+)
 def test_no_bit_depends_on_the_tuning(
-    isa: str, fmt: str, act: str, tuning: tuple[int, int, int]
+    isa: str, fmt: str, act: str, tuning: tuple[int, int, int, int]
 ) -> None:
-    """Prefetches far past the end, passes of every size, figures out of range."""
+    """Prefetches far past the end, passes of every size, figures out of range; with and without
+    sums of pairs."""
     n, k = 83, 2560
     kernel = kernels(isa, fmt)
     packed = kernel.pack(matrix(fmt, n, k, 3), n, k)
-    x = np.random.default_rng(5).standard_normal((21, k)).astype(np.float32)
-    for rows in (1, 3, 21):
+    x = np.random.default_rng(5).standard_normal((53, k)).astype(np.float32)
+    for rows in (1, 3, 21, 53):
         plain = kernel.product(act, packed, x[:rows], n, granule=32)
         tuned = kernel.product(act, packed, x[:rows], n, granule=32, tuning=tuning)
         assert np.array_equal(bits(tuned), bits(plain)), rows
+
+
+@pytest.mark.parametrize("isa", native.isas())
+@pytest.mark.parametrize(("fmt", "header"), [("q8_0", 2), ("q4_0", 2), ("q4_1", 4)])
+def test_the_largest_sums(isa: str, fmt: str, header: int) -> None:
+    """Codes and activations at their ends: running sums may wrap, the sums of blocks may not."""
+    n, k, rows = 32, 1056, 38
+    rng = np.random.default_rng(8)
+    raw = matrix(fmt, n, k, 1).copy()
+    codes = raw.reshape(n, k // 32, -1)[:, :, header:]
+    ends = np.array([0x80, 0x7F] if fmt == "q8_0" else [0x00, 0xFF], np.uint8)
+    codes[:] = rng.choice(ends, codes.shape)
+    codes[0], codes[1] = ends[0], ends[1]
+    x = rng.choice(np.array([-3, 3], np.float32), (rows, k))
+    x[0], x[1] = 3, -3
+    kernel = kernels(isa, fmt)
+    packed = kernel.pack(raw, n, k)
+    for pairs in (-1, 1):
+        got = kernel.product("int8x2", packed, x, n, tuning=(0, 0, 0, pairs))
+        assert np.array_equal(bits(got), bits(model(fmt, "int8x2", raw, x))), pairs
 
 
 # n, k, rows, granule, pairs: several chunks of K; several parts of rows; wide tiles of pairs.
@@ -236,6 +259,19 @@ def test_quantised_rows(isa: str, kind: str, words: int) -> None:
     assert np.array_equal(n8.view(np.int32), -8 * sums)
     halves = want.values.reshape(m, nb * 2, 16).sum(axis=2)
     assert np.array_equal(n16.view(np.int32), -halves)
+    if isa != "avx512" or words == 1:
+        return
+    # Of the fours 1, 3, 4, 6 and 7: products of neighbours, modulo 2^32.
+    fours = want.values.astype(np.int64).reshape(m, nb, 2, 4, 4)
+    products = (fours[..., 0] * fours[..., 1] + fours[..., 2] * fours[..., 3]) * (
+        np.array([[0, 1, 0, 1], [1, 0, 1, 1]])
+    )
+    p32, p16 = (
+        rows[:, at + nb * 64 + o * nb * 4 :][:, : nb * 4 * w].copy().view(np.uint32)
+        for o, w in ((6, 1), (7, 2))
+    )
+    assert np.array_equal(p16, (-products.sum(axis=3)).astype(np.uint32).reshape(m, nb * 2))
+    assert np.array_equal(p32, (-products.sum(axis=(2, 3))).astype(np.uint32))
 
 
 @pytest.mark.parametrize(("isa", "fmt", "act"), [c for c in CASES if c[2] != "f64"])

@@ -27,9 +27,11 @@ def align(n: int, to: int) -> int:
 
 def act_bytes(recipe: str, k: int) -> int:
     """Bytes of one quantised activation row (`lw_act_bytes_<recipe>`): byte words, 16-bit words,
-    and per group of 32 a scale, the scaled sum and four integer sums."""
+    and per group of 32 a scale, the scaled sum, four integer sums and, of two words, three sums
+    of products."""
     groups = k // 32
-    return align(align(groups * RECIPES[recipe], 64) + groups * (64 + 4 + 4 + 4 + 8 + 4), 64)
+    sums = 24 + (12 if recipe == "int8x2" else 0)
+    return align(align(groups * RECIPES[recipe], 64) + groups * (64 + sums), 64)
 
 
 def value_bytes(type: Type) -> int:

@@ -46,6 +46,7 @@ class LwContext(ctypes.Structure):
         ("ahead", ctypes.c_int32),
         ("units", ctypes.c_int32),
         ("chunk", ctypes.c_int32),
+        ("pairs", ctypes.c_int32),
     )
 
 

@@ -19,6 +19,7 @@ typedef struct {
   int32_t ahead;  // few rows: bytes of packed weights to prefetch ahead; negative: none
   int32_t units;  // many rows: panels that a pass over the rows holds, at most LW_UNITS
   int32_t chunk;  // many rows: chains of 512 of K of such a pass, at most LW_CHAINS
+  int32_t pairs;  // rows from which tiles multiply in pairs (matmul_pairs.h); negative: never
 } LwTuning;
 
 typedef struct {
@@ -35,17 +36,18 @@ typedef struct {
   const LwTuning* tuning;  // or NULL
 } LwMatmul;
 
-// Scratch, in bytes from its start: unpacked panels of one 512 of K, their scales and mins, the
+// Scratch, in bytes from its start: unpacked panels, their scales, mins and sums of pairs, the
 // running totals of a column block, its mins, its finished outputs.
 enum {
   LW_ROWS = 16,              // rows of a tile
   LW_UNITS = 4,              // panels unpacked together
-  LW_CHAINS = 4,              // chains of K of a pass that unpacks nothing
+  LW_CHAINS = 4,             // chains of K of a pass
   LW_NEAR = 1 << 19,         // bytes of activations that stay near
   LW_CELLS = 32768,          // (token, column) cells of a column block held at once
-  LW_AT_SCALES = LW_UNITS * 512 * 16 * 4,
-  LW_AT_MINS = LW_AT_SCALES + LW_UNITS * 32 * 64,
-  LW_AT_TOTALS = LW_AT_MINS + LW_UNITS * 16 * 64,
+  LW_AT_SCALES = LW_UNITS * LW_CHAINS * 512 * 16 * 2,
+  LW_AT_MINS = LW_AT_SCALES + LW_UNITS * LW_CHAINS * 32 * 64,
+  LW_AT_PAIRS = LW_AT_MINS + LW_UNITS * LW_CHAINS * 16 * 64,
+  LW_AT_TOTALS = LW_AT_PAIRS + LW_UNITS * LW_CHAINS * 32 * 64,
   LW_AT_MIN_TOTALS = LW_AT_TOTALS + LW_CELLS * 8,
   LW_AT_TILE = LW_AT_MIN_TOTALS + LW_CELLS * 4,
   LW_SCRATCH = LW_AT_TILE + LW_CELLS * 4

@@ -1,5 +1,6 @@
 // The three arithmetics that matmul_run.h drives.  An Op says:
-//  PANELS, TOKENS   the size of its tile;
+//  PANELS, TOKENS   the size of its tile; REST_PANELS: of one of fewer tokens;
+//  NEAR_ROWS        rows of a pass over unpacked weights, at least;
 //  STREAMS, DIRECT  panels and tokens of one pass over packed weights;
 //  DIRECT_ROWS      up to which row count the packed weights are read directly;
 //  CHUNK            elements of K that a tile covers;
@@ -11,16 +12,12 @@ LW_INLINE uint8_t* lw_scratch(const LwMatmul* m, int64_t at) { return (uint8_t*)
 
 // Measured (benchmarks/products.py): the smallest figures that lose nothing.
 #if defined(LW_AVX512)
-enum { LW_TILE_TOKENS = 8, LW_DIRECT_ROWS = 16 };
-// A scale for each 16 and codes in two parts cost much to unpack: once for all tokens (q6_k, two
-// words: 23 instead of 20 multiply-adds a cycle).
-template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
-  return W == 1 || F::SUBS == 1;
-}
+enum { LW_TILE_PANELS = 2, LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
+template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 4; }
 enum { LW_FLOAT_PANELS = 2, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 4 };
 #elif defined(LW_AVX2)
-enum { LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
+enum { LW_TILE_PANELS = 1, LW_TILE_TOKENS = 6, LW_DIRECT_ROWS = 16 };
 // One word of 5 bits: sums of bytes beat words, and are not deep enough for a tile.
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() {
   return W == 1 && F::KIND == LW_BIT;
@@ -31,12 +28,12 @@ template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() {
 }
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 2 };
 #elif defined(LW_DOTPROD)
-enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
+enum { LW_TILE_PANELS = 1, LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return true; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return W == 1 ? 4 : 2; }
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 6, LW_FLOAT_DIRECT = 2 };
 #else
-enum { LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
+enum { LW_TILE_PANELS = 1, LW_TILE_TOKENS = 4, LW_DIRECT_ROWS = 4 };
 template <class F, int W> LW_INLINE constexpr bool lw_packed_tiles() { return false; }
 template <class F, int W> LW_INLINE constexpr int lw_direct_tokens() { return 2; }
 enum { LW_FLOAT_PANELS = 1, LW_FLOAT_TOKENS = 4, LW_FLOAT_DIRECT = 2 };
@@ -51,12 +48,19 @@ template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
   return lw_direct_tokens<F, W>();
 }
 
-// Quantised weights, W-word integer activations.
-template <class F, int W> struct LwQuantOp {
-  static constexpr bool PACKED = lw_packed_tiles<F, W>();
-  enum { CHUNK = PACKED ? LW_CHAINS * LW_CHAIN : LW_CHAIN };
-  enum { PANELS = 1, STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
+// Quantised weights, W-word integer activations.  PACKED: tiles read the packed weights.
+template <class F, int W, bool PACKED = lw_packed_tiles<F, W>()> struct LwQuantOp {
+#if defined(LW_AVX512)
+  static constexpr bool EITHER = PACKED && W == 2;
+  LW_INLINE_MEMBER bool unpacks(const LwMatmul* m) { return lw_pairs_pay(m); }
+#else
+  static constexpr bool EITHER = false;
+#endif
+  typedef LwQuantOp<F, W, false> Unpacking;
+  enum { CHUNK = LW_CHAINS * LW_CHAIN, NEAR_ROWS = PACKED ? 128 : 256 };
+  enum { PANELS = PACKED ? 1 : (int)LW_TILE_PANELS, REST_PANELS = 1 };
   enum { TOKENS = PACKED ? lw_packed_tokens<F, W>() : (int)LW_TILE_TOKENS };
+  enum { STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
   enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
 
@@ -78,19 +82,22 @@ template <class F, int W> struct LwQuantOp {
       if constexpr (F::MINS) out[0][t] = total.acc[t] + total.mins[t];
     }
   }
-  // Brings the part [k0, k0 + n) of an activation row near.
+  // Brings the part [k0, k0 + n) of an activation row near.  (A tile of unpacked weights takes so
+  // long that hardware does: 1 to 2 % faster.)
   LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t row, int64_t k0, int64_t n) {
+    if constexpr (!PACKED) return;
     const uint8_t* r = (const uint8_t*)m->x + row * m->xstride;
     const LwActs a = lw_acts<W>(m->k);
-    constexpr bool bytes = PACKED || lw_byte_tiles<F, W>();
-    lw_prefetch_range(r + (bytes ? k0 * W : a.words + k0 * 2), bytes ? n * W : n * 2);
+    lw_prefetch_range(r + k0 * W, n * W);
     lw_prefetch_range(r + a.s + k0 / 8, n / 8);
     if constexpr (F::MINS) lw_prefetch_range(r + a.sv + k0 / 8, n / 8);
   }
   LW_INLINE_MEMBER LwUnpacked<F> slot(const LwMatmul* m, int32_t u) {
-    return {(lw_u32*)lw_scratch(m, u * LW_CHAIN_BLOCKS * 1024),
-            (lw_f32*)lw_scratch(m, LW_AT_SCALES + u * 32 * 64),
-            (lw_f32*)lw_scratch(m, LW_AT_MINS + u * 16 * 64)};
+    const int64_t block = u * LW_CHAINS * LW_CHAIN_BLOCKS;
+    return {(lw_u32*)lw_scratch(m, block * 1024),
+            (lw_f32*)lw_scratch(m, LW_AT_SCALES + block * 128),
+            (lw_f32*)lw_scratch(m, LW_AT_MINS + block * 64),
+            (lw_i32*)lw_scratch(m, LW_AT_PAIRS + block * 128)};
   }
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
                                int64_t n) {
@@ -100,12 +107,12 @@ template <class F, int W> struct LwQuantOp {
   LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
                              int64_t at, int64_t k0, int64_t n, Sums<T> c[P]) {
     const LwRows<T> x = rows<T>(m, row);
+    if (k0 > 0) LW_UNROLL for (int p = 0; p < P; ++p) LW_UNROLL for (int t = 0; t < T; ++t) {
+      c[p].acc[t] = ((lw_f32*)lw_scratch(m, LW_AT_TOTALS))[at + t * LW_UNITS + p];
+      if constexpr (F::MINS)
+        c[p].mins[t] = ((lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS))[at + t * LW_UNITS + p];
+    }
     if constexpr (PACKED) {
-      if (k0 > 0) LW_UNROLL for (int t = 0; t < T; ++t) {
-        c[0].acc[t] = ((lw_f32*)lw_scratch(m, LW_AT_TOTALS))[at + t * LW_UNITS];
-        if constexpr (F::MINS)
-          c[0].mins[t] = ((lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS))[at + t * LW_UNITS];
-      }
       lw_packed_tile<F, W, T>(units[u].panel, m->k / 32, x, k0 / 32, (k0 + n) / 32, c[0]);
     } else {
       LwUnpacked<F> w[P];
@@ -113,25 +120,24 @@ template <class F, int W> struct LwQuantOp {
       lw_tile<F, W, P, T>(w, x, k0 / 32, n / 32, c);
     }
   }
+  // A tile has added what came before.
   template <int T>
-  LW_INLINE_MEMBER lw_f32 total(const LwMatmul* m, const Sums<T>& c, int t, int64_t at, bool first,
+  LW_INLINE_MEMBER lw_f32 total(const LwMatmul* m, const Sums<T>& c, int t, int64_t at, bool,
                                 bool last) {
-    lw_f32* sums = (lw_f32*)lw_scratch(m, LW_AT_TOTALS) + at;
-    lw_f32* mins = (lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS) + at;
-    const bool whole = PACKED || first;  // a packed tile has added what came before
-    lw_f32 a = whole ? c.acc[t] : *sums + c.acc[t], b = {};
-    if constexpr (F::MINS) b = whole ? c.mins[t] : *mins + c.mins[t];
-    if (last) return F::MINS ? a + b : a;
-    *sums = a;
-    if constexpr (F::MINS) *mins = b;
-    return a;
+    if (!last) {
+      ((lw_f32*)lw_scratch(m, LW_AT_TOTALS))[at] = c.acc[t];
+      if constexpr (F::MINS) ((lw_f32*)lw_scratch(m, LW_AT_MIN_TOTALS))[at] = c.mins[t];
+    }
+    if constexpr (F::MINS) return c.acc[t] + c.mins[t];
+    return c.acc[t];
   }
 };
 
 // Float weights, f32 activations.
 template <class F> struct LwFloatOp {
-  enum { PANELS = LW_FLOAT_PANELS, TOKENS = LW_FLOAT_TOKENS };
-  enum { STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4, CHUNK = LW_CHAIN };
+  enum { PANELS = LW_FLOAT_PANELS, REST_PANELS = PANELS, TOKENS = LW_FLOAT_TOKENS };
+  static constexpr bool EITHER = false;
+  enum { NEAR_ROWS = 128, STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4, CHUNK = LW_CHAIN };
   template <int T> struct Sums {
     lw_f32 v[T];
   };
@@ -177,7 +183,9 @@ template <class F> struct LwFloatOp {
 
 // The reference mode: any weights, f32 activations, f64 sums.
 template <class F> struct LwDoubleOp {
-  enum { PANELS = 1, TOKENS = 4, STREAMS = 1, DIRECT = 1, DIRECT_ROWS = 0, CHUNK = LW_CHAIN };
+  static constexpr bool EITHER = false;
+  enum { PANELS = 1, REST_PANELS = 1, TOKENS = 4, NEAR_ROWS = 128 };
+  enum { STREAMS = 1, DIRECT = 1, DIRECT_ROWS = 0, CHUNK = LW_CHAIN };
   template <int T> struct Sums {
     lw_f64 v[T];
   };

@@ -7,7 +7,7 @@
 // Op (below) is the arithmetic: nothing here adds a number.
 #pragma once
 #include "matmul_float.h"
-#include "matmul_tile.h"
+#include "matmul_unpacked.h"
 
 struct LwUnit {
   const uint8_t* panel;
@@ -103,9 +103,10 @@ template <class Op, int T> struct LwGroup {
                                                         int32_t count, int64_t row, int64_t cell,
                                                         int64_t k0, int64_t n, float* tile,
                                                         int64_t ld) {
-    for (int32_t i = 0; i + Op::PANELS <= count; i += Op::PANELS)
-      step<Op::PANELS>(m, units, i, row, cell, k0, n, tile, ld);
-    if constexpr (Op::PANELS == 2)
+    constexpr int panels = T == Op::TOKENS ? (int)Op::PANELS : (int)Op::REST_PANELS;
+    for (int32_t i = 0; i + panels <= count; i += panels)
+      step<panels>(m, units, i, row, cell, k0, n, tile, ld);
+    if constexpr (panels == 2)
       if (count & 1) step<1>(m, units, count - 1, row, cell, k0, n, tile, ld);
   }
   template <int P>
@@ -172,8 +173,8 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
   // Tokens at once: what the scratch holds (LW_UNITS * 16 totals, ld outputs each), and whose rows
   // stay in half an L2 cache from one block of columns to the next (measured: 3 %), in even parts.
   const int64_t room = LW_CELLS / (ld > LW_UNITS * 16 ? ld : LW_UNITS * 16);
-  const int64_t near = LW_NEAR / m->xstride, least = near < 128 ? 128 : near;
-  const int64_t most = least < room ? least : room;
+  const int64_t near = LW_NEAR / m->xstride, some = near < Op::NEAR_ROWS ? Op::NEAR_ROWS : near;
+  const int64_t most = lw_min64(some, room);
   const int64_t parts = (m->rows + most - 1) / most, part = (m->rows + parts - 1) / parts;
   for (int64_t row0 = 0; row0 < m->rows; row0 += part) {
     const int64_t row1 = lw_min64(m->rows, row0 + part);
@@ -199,6 +200,9 @@ template <class Op> LW_INLINE void lw_run(const LwMatmul* m) {
   if (m->rows <= 0 || m->col1 <= m->col0) return;
   if constexpr (Op::DIRECT_ROWS > 0) {
     if (m->rows <= Op::DIRECT_ROWS) return lw_run_direct<Op>(m);
+  }
+  if constexpr (Op::EITHER) {
+    if (Op::unpacks(m)) return lw_run_tiled<typename Op::Unpacking>(m);
   }
   lw_run_tiled<Op>(m);
 }

@@ -10,6 +10,7 @@
 //  words  int16 v, each 4 of K in the order 0 2 1 3 (what splitting packed bytes into words gives)
 //  s f32[nb]; sv f32[nb] = fl(s * (float)sum v); n32 i32[nb] = -sum v; n16 i32[2 nb], per 16;
 //  n8 i32[nb] = -8 sum v, the bias of codes of four bits as it is
+//  p32 i32[nb], p16 i32[2 nb], int8x2: what matmul_pairs.h starts from (filled on AVX-512 alone)
 #pragma once
 #include "lanes.h"
 
@@ -19,7 +20,7 @@
 
 // Byte offsets of the planes of a row; W = words per element.
 struct LwActs {
-  int64_t words, s, sv, n32, n16, n8, bytes;
+  int64_t words, s, sv, n32, n16, n8, p32, p16, bytes;
 };
 
 template <int W> LW_INLINE LwActs lw_acts(int64_t k) {
@@ -31,9 +32,15 @@ template <int W> LW_INLINE LwActs lw_acts(int64_t k) {
   a.n32 = a.sv + nb * 4;
   a.n16 = a.n32 + nb * 4;
   a.n8 = a.n16 + nb * 8;
-  a.bytes = lw_align64(a.n8 + nb * 4);
+  a.p32 = a.n8 + nb * 4;
+  a.p16 = a.p32 + nb * 4 * (W - 1);
+  a.bytes = lw_align64(a.p16 + nb * 8 * (W - 1));
   return a;
 }
+
+// Which fours of a group are multiplied in pairs (matmul_pairs.h), as bits, and in lanes of two.
+enum { LW_PAIRED = 0xda, LW_PAIRED_LANES = 0xf3cc };
+
 
 // A group's values as int16 and int8.
 typedef int16_t lw_i16x2 __attribute__((vector_size(64)));
@@ -84,6 +91,25 @@ LW_INLINE void lw_totals(lw_i32 a, lw_i32 b, int32_t* ta, int32_t* tb) {
   *tb = m[4];
 }
 
+#if defined(LW_AVX512)
+// Minus the sums of both halves of a group, then of the products of neighbours in the fours of
+// LW_PAIRED, of both halves; and the same of the whole: {values, products, ..}.
+struct LwTotals {
+  __m128i halves, whole;
+};
+LW_INLINE LwTotals lw_minus_totals(lw_i16x2 v) {
+  const __m512i all = (__m512i)v, zero = _mm512_setzero_si512();
+  const __m512i a = _mm512_madd_epi16(all, _mm512_set1_epi16(-1));
+  const __m512i b = _mm512_sub_epi32(
+      zero, _mm512_maskz_madd_epi16(LW_PAIRED_LANES, all, _mm512_srli_epi32(all, 16)));
+  __m512i s = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, (_MM_PERM_ENUM)0x4e));
+  s = _mm512_add_epi32(s, _mm512_shuffle_i64x2(s, s, 0xb1));
+  const __m128i first = _mm512_castsi512_si128(s), second = _mm512_extracti32x4_epi32(s, 2);
+  return {_mm_unpacklo_epi32(first, second), _mm_add_epi32(first, second)};
+}
+#endif
+
 // The largest, in all lanes: what follows needs no way through other registers.
 LW_INLINE lw_u32_quarter lw_top(lw_u32 v) {
   lw_u32_half m = __builtin_elementwise_max(
@@ -125,9 +151,22 @@ template <int W> LW_INLINE void lw_quantize_group(const float* x, int64_t b, int
   } else {
     lw_store_bytes(p + b * 32, v);
   }
+  *(lw_f32_any*)(p + plane.s + b * 4) = s.f;
+#if defined(LW_AVX512)
+  if constexpr (W == 2) {
+    const LwTotals t = lw_minus_totals(v);
+    const int32_t total = _mm_cvtsi128_si32(t.whole);
+    *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)-total;
+    *(lw_i32_any*)(p + plane.n32 + b * 4) = total;
+    *(lw_i32_any*)(p + plane.n8 + b * 4) = 8 * total;
+    *(lw_i32_any*)(p + plane.p32 + b * 4) = _mm_extract_epi32(t.whole, 1);
+    _mm_storel_epi64((__m128i_u*)(p + plane.n16 + b * 8), t.halves);
+    _mm_storeh_pd((double*)(p + plane.p16 + b * 8), _mm_castsi128_pd(t.halves));
+    return;
+  }
+#endif
   int32_t t0, t1;
   lw_totals(v0, v1, &t0, &t1);
-  *(lw_f32_any*)(p + plane.s + b * 4) = s.f;
   *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)(t0 + t1);
   *(lw_i32_any*)(p + plane.n32 + b * 4) = -(t0 + t1);
   *(lw_i32_any*)(p + plane.n8 + b * 4) = -8 * (t0 + t1);
