@@ -63,6 +63,7 @@ template <class F, int W, bool PACKED = lw_packed_tiles<F, W>()> struct LwQuantO
   enum { STREAMS = 1, DIRECT = lw_direct_tokens<F, W>() };
   enum { DIRECT_ROWS = PACKED ? 16 : LW_DIRECT_ROWS };
   template <int T> using Sums = LwChains<F, T>;
+  template <int T> using Rows = LwRows<T>;
 
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
 
@@ -104,9 +105,8 @@ template <class F, int W, bool PACKED = lw_packed_tiles<F, W>()> struct LwQuantO
     if constexpr (!PACKED) lw_unpack<F, W>(panel, m->k / 32, k0 / 32, n / 32, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, int64_t row,
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit* units, int32_t u, const LwRows<T>& x,
                              int64_t at, int64_t k0, int64_t n, Sums<T> c[P]) {
-    const LwRows<T> x = rows<T>(m, row);
     if (k0 > 0) LW_UNROLL for (int p = 0; p < P; ++p) LW_UNROLL for (int t = 0; t < T; ++t) {
       c[p].acc[t] = ((lw_f32*)lw_scratch(m, LW_AT_TOTALS))[at + t * LW_UNITS + p];
       if constexpr (F::MINS)
@@ -134,6 +134,9 @@ template <class F, int W, bool PACKED = lw_packed_tiles<F, W>()> struct LwQuantO
 };
 
 // Float weights, f32 activations.
+template <int T> struct LwFloatRows {
+  const float* v[T];
+};
 template <class F> struct LwFloatOp {
   enum { PANELS = LW_FLOAT_PANELS, REST_PANELS = PANELS, TOKENS = LW_FLOAT_TOKENS };
   static constexpr bool EITHER = false;
@@ -141,6 +144,7 @@ template <class F> struct LwFloatOp {
   template <int T> struct Sums {
     lw_f32 v[T];
   };
+  template <int T> using Rows = LwFloatRows<T>;
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
   LW_INLINE_MEMBER void fetch(const LwMatmul* m, int64_t r, int64_t k0, int64_t n) {
     lw_prefetch_range(row(m, r) + k0, n * 4);
@@ -148,12 +152,16 @@ template <class F> struct LwFloatOp {
   LW_INLINE_MEMBER const float* row(const LwMatmul* m, int64_t r) {
     return (const float*)((const uint8_t*)m->x + r * m->xstride);
   }
+  template <int T> LW_INLINE_MEMBER LwFloatRows<T> rows(const LwMatmul* m, int64_t r) {
+    LwFloatRows<T> x;
+    LW_UNROLL for (int t = 0; t < T; ++t) x.v[t] = row(m, r + t);
+    return x;
+  }
   template <int T>
   LW_INLINE_MEMBER void direct(const LwMatmul* m, const LwUnit* u, int64_t r, lw_f32 out[2][T]) {
-    const float* x[T];
+    const LwFloatRows<T> x = rows<T>(m, r);
     const uint8_t* const panel[2] = {u[0].panel, u[1].panel};
-    LW_UNROLL for (int t = 0; t < T; ++t) x[t] = row(m, r + t);
-    lw_direct_f32<F, T>(panel, x, m->k, out);
+    lw_direct_f32<F, T>(panel, x.v, m->k, out);
   }
   LW_INLINE_MEMBER float* slot(const LwMatmul* m, int32_t u) {
     return (float*)lw_scratch(m, u * LW_CHAIN * 64);
@@ -163,12 +171,13 @@ template <class F> struct LwFloatOp {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, slot(m, u));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t,
-                             int64_t k0, int64_t n, Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u,
+                             const LwFloatRows<T>& from, int64_t, int64_t k0, int64_t n,
+                             Sums<T> c[P]) {
     const float* w[P];
     const float* x[T];
     LW_UNROLL for (int p = 0; p < P; ++p) w[p] = slot(m, u + p);
-    LW_UNROLL for (int t = 0; t < T; ++t) x[t] = row(m, r + t) + k0;
+    LW_UNROLL for (int t = 0; t < T; ++t) x[t] = from.v[t] + k0;
     lw_tile_f32<P, T>(w, x, n, (lw_f32(*)[T])c);
   }
   template <int T>
@@ -189,6 +198,10 @@ template <class F> struct LwDoubleOp {
   template <int T> struct Sums {
     lw_f64 v[T];
   };
+  template <int T> using Rows = LwFloatRows<T>;
+  template <int T> LW_INLINE_MEMBER LwFloatRows<T> rows(const LwMatmul* m, int64_t r) {
+    return LwFloatOp<lw_format_f32>::rows<T>(m, r);
+  }
   LW_INLINE_MEMBER int64_t panel_bytes(int64_t k) { return F::panel(k); }
   LW_INLINE_MEMBER void fetch(const LwMatmul*, int64_t, int64_t, int64_t) {}
   LW_INLINE_MEMBER void unpack(const LwMatmul* m, const uint8_t* panel, int32_t u, int64_t k0,
@@ -196,10 +209,11 @@ template <class F> struct LwDoubleOp {
     lw_decode_panel<F>(panel, m->k / 32, k0, n, (float*)lw_scratch(m, u * LW_CHAIN * 64));
   }
   template <int P, int T>
-  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u, int64_t r, int64_t,
-                             int64_t k0, int64_t n, Sums<T> c[P]) {
+  LW_INLINE_MEMBER void tile(const LwMatmul* m, const LwUnit*, int32_t u,
+                             const LwFloatRows<T>& from, int64_t, int64_t k0, int64_t n,
+                             Sums<T> c[P]) {
     const float* x[T];
-    LW_UNROLL for (int t = 0; t < T; ++t) x[t] = LwFloatOp<lw_format_f32>::row(m, r + t) + k0;
+    LW_UNROLL for (int t = 0; t < T; ++t) x[t] = from.v[t] + k0;
     lw_tile_f64<T>((const float*)lw_scratch(m, u * LW_CHAIN * 64), x, n, c[0].v);
   }
   template <int T>

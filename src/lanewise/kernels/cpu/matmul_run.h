@@ -99,23 +99,21 @@ template <class Op> LW_NOINLINE void lw_run_direct(const LwMatmul* m) {
 
 // One group of T tokens over the unpacked units [first, first + count) of a block of columns.
 template <class Op, int T> struct LwGroup {
-  static __attribute__((always_inline)) inline void run(const LwMatmul* m, const LwUnit* units,
-                                                        int32_t count, int64_t row, int64_t cell,
-                                                        int64_t k0, int64_t n, float* tile,
-                                                        int64_t ld) {
+  LW_INLINE_MEMBER void run(const LwMatmul* m, const LwUnit* units, int32_t count, int64_t row,
+                            int64_t cell, int64_t k0, int64_t n, float* tile, int64_t ld) {
     constexpr int panels = T == Op::TOKENS ? (int)Op::PANELS : (int)Op::REST_PANELS;
+    const typename Op::template Rows<T> x = Op::template rows<T>(m, row);
     for (int32_t i = 0; i + panels <= count; i += panels)
-      step<panels>(m, units, i, row, cell, k0, n, tile, ld);
+      step<panels>(m, units, i, x, cell, k0, n, tile, ld);
     if constexpr (panels == 2)
-      if (count & 1) step<1>(m, units, count - 1, row, cell, k0, n, tile, ld);
+      if (count & 1) step<1>(m, units, count - 1, x, cell, k0, n, tile, ld);
   }
   template <int P>
-  static __attribute__((always_inline)) inline void step(const LwMatmul* m, const LwUnit* units,
-                                                         int32_t i, int64_t row, int64_t cell,
-                                                         int64_t k0, int64_t n, float* tile,
-                                                         int64_t ld) {
+  LW_INLINE_MEMBER void step(const LwMatmul* m, const LwUnit* units, int32_t i,
+                             const typename Op::template Rows<T>& x, int64_t cell, int64_t k0,
+                             int64_t n, float* tile, int64_t ld) {
     typename Op::template Sums<T> c[P];
-    Op::template tile<P, T>(m, units, i, row, cell * LW_UNITS + i, k0, n, c);
+    Op::template tile<P, T>(m, units, i, x, cell * LW_UNITS + i, k0, n, c);
     for (int p = 0; p < P; ++p) {
       LW_UNROLL for (int t = 0; t < T; ++t) {
         const int64_t at = (cell + t) * LW_UNITS + i + p;
@@ -175,7 +173,8 @@ template <class Op> LW_NOINLINE void lw_run_tiled(const LwMatmul* m) {
   const int64_t room = LW_CELLS / (ld > LW_UNITS * 16 ? ld : LW_UNITS * 16);
   const int64_t near = LW_NEAR / m->xstride, some = near < Op::NEAR_ROWS ? Op::NEAR_ROWS : near;
   const int64_t most = lw_min64(some, room);
-  const int64_t parts = (m->rows + most - 1) / most, part = (m->rows + parts - 1) / parts;
+  const int64_t parts = (m->rows + most - 1) / most, each = (m->rows + parts - 1) / parts;
+  const int64_t part = lw_min64((each + Op::TOKENS - 1) / Op::TOKENS * Op::TOKENS, room);
   for (int64_t row0 = 0; row0 < m->rows; row0 += part) {
     const int64_t row1 = lw_min64(m->rows, row0 + part);
     for (int64_t col = m->col0; col < m->col1; col += width) {
