@@ -35,6 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks import engines, plot, steady  # noqa: E402
 from benchmarks.engines import Engine, Failed, Told, Work  # noqa: E402
+from lanewise.runtime import ruler  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 PLOT = ROOT / "benchmarks" / "results.svg"
@@ -205,10 +206,10 @@ def report(args: argparse.Namespace, races: Sequence[Race]) -> str:
         f"- command: `python benchmarks/run.py {' '.join(shown(a) for a in sys.argv[1:])}`",
     ]
     if limits:
-        best = {k: max(lim[k] for lim in limits) for k in ("read", "f32", "int8", "int16")}
-        rates = ", ".join(f"{best[k]:.0f} ({k})" for k in ("f32", "int8", "int16"))
+        best = {k: max(lim[k] for lim in limits) for k in ("read", *ruler.KINDS)}
         lines.append(
-            f"- limits: read {best['read']:.1f} GB/s; 10^9 multiply-adds a second: {rates}"
+            f"- limits: read {best['read']:.1f} GB/s; 10^9 multiply-adds a second: "
+            f"{ruler.shown(best)}"
         )
     if args.gate is not None:
         lines.append(f"- {args.gate.told()}")

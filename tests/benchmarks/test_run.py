@@ -38,7 +38,7 @@ OURS = """
 import json, sys
 a = sys.argv
 one = "int8" == a[a.index("--activations") + 1]
-lim = {"read": 10.0, "f32": 1.0, "int8": 8.0, "int16": 4.0}
+lim = {"read": 10.0, "f32": 1.0, "int8": 8.0, "int16": 4.0, "pairs": 0.0}
 tell = {"peak_bytes": 5e8, "pp": None, "tg": None, "pp_of_limit": None, "tg_of_limit": None}
 if a[a.index("-n") + 1] == "0":
     assert "-d" not in a

@@ -10,7 +10,7 @@ import pytest
 
 from lanewise.plan.program import KernelObject
 from lanewise.runtime.build import build_units, kernel_unit
-from lanewise.runtime.ruler import KINDS, Limits, measure
+from lanewise.runtime.ruler import KINDS, Limits, measure, shown
 from lanewise.targets.cpu import CpuTarget
 
 
@@ -37,6 +37,11 @@ def test_multiply_adds_are_of_a_machine_that_exists(limits: Limits) -> None:
         # Twice the lanes, and four times: never less than f32 by more than the noise of a machine.
         assert found["int8"] > found["f32"] / 2 and 1e8 < found["int16"] < 1e12
         assert found["int8"] < 1e12
+    # Products of pairs: at most two for each of a word's, and at the least their half.
+    if limits.isa == "avx512":
+        assert found["int16"] / 2 < found["pairs"] < 3 * found["int16"]
+    else:
+        assert found["pairs"] == 0.0
 
 
 @pytest.mark.parametrize("isa", ["neon_i8mm", "neon_dotprod", "neon"])
@@ -53,8 +58,12 @@ def test_peaks_of_recipes() -> None:
     assert [x.peak(r) for r in ("int8", "int8x2", "f32", "f64")] == [8e11, 4e11, 1e11, 5e10]
     assert x.record() == {
         "isa": "avx2", "threads": 2, "read": 10.0, "f32": 100.0, "int8": 800.0, "int16": 300.0,
-        "clock": 0.0,
+        "pairs": 0.0, "clock": 0.0,
     }  # fmt: skip
+    assert shown(x.record()) == "100 (f32), 800 (int8), 300 (int16)"
+    paired = replace(x, int8=4e11, pairs=3.5e11)
+    assert [paired.peak(r) for r in ("int8", "int8x2")] == [4e11, 3.5e11]
+    assert shown(paired.record()) == "100 (f32), 400 (int8), 300 (int16), 350 (pairs)"
     assert x.per_cycle(6e9) is None
     assert replace(x, clock=3e9).per_cycle(6e10) == 10.0  # of each of 2 threads
 

@@ -158,9 +158,11 @@ def _show(record: dict[str, Any], cached: bool | None) -> None:
     parts.append(f"peak {size(record['peak_bytes'])}")
     click.echo(" | ".join(parts))
     if record["limits"]:
+        from lanewise.runtime import ruler
+
         rates = record["limits"]
-        macs = ", ".join(f"{rates[kind]:.0f} ({kind})" for kind in ("f32", "int8", "int16"))
         clock = f"; {rates['clock']:.2f} GHz" if rates["clock"] else ""
         click.echo(
-            f"limits: read {rates['read']:.1f} GB/s; 10^9 multiply-adds a second: {macs}{clock}"
+            f"limits: read {rates['read']:.1f} GB/s; 10^9 multiply-adds a second: "
+            f"{ruler.shown(rates)}{clock}"
         )

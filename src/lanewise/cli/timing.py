@@ -106,10 +106,12 @@ def show(found: dict[str, Any]) -> None:
         each = x["macs_per_cycle"]
         cycles = "" if each is None else f"{each:.1f} MAC/cycle of a core, "
         click.echo(f"{x['what']} ({x['recipe']}): {cycles}{x['of_peak'] or 0:.2f} of the peak")
+    from lanewise.runtime import ruler
+
     rates = found["limits"]
     click.echo(
-        f"limits: read {rates['read']} GB/s, f32 {rates['f32']}, int8 {rates['int8']}, "
-        f"int16 {rates['int16']} x 10^9 multiply-adds a second; {rates['clock']} GHz"
+        f"limits: read {rates['read']} GB/s; 10^9 multiply-adds a second: {ruler.shown(rates)}; "
+        f"{rates['clock']} GHz"
     )
 
 

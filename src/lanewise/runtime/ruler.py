@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from lanewise.runtime.memory import Block, available
 from lanewise.runtime.pool import ThreadPool, shared_pool
 from lanewise.targets.cpu import CpuTarget, cpu_target
 
-KINDS: Final = ("f32", "int8", "int16")
+KINDS: Final = ("f32", "int8", "int16", "pairs")
 _LEAST: Final = 64 << 20
 _STREAMS: Final = 8 * 64
 _ROUND_S: Final = 0.004  # of one run of multiply-adds: short, to fall between neighbours
@@ -36,14 +37,15 @@ class Limits:
     f32: float
     int8: float
     int16: float
+    pairs: float = 0.0
     clock: float = 0.0
 
     def peak(self, recipe: str) -> float:
         """Multiply-adds a second that a product's recipe allows ("f64" sums: half of f32's): two
-        words take two of bytes, or one of 16-bit words."""
+        words take two of bytes, one of 16-bit words, or half of one and two sums (`pairs`)."""
         return {
             "int8": max(self.int8, self.int16, self.f32),
-            "int8x2": max(self.int8 / 2, self.int16, self.f32),
+            "int8x2": max(self.int8 / 2, self.int16, self.pairs, self.f32),
             "f32": self.f32,
             "f64": self.f32 / 2,
         }[recipe]
@@ -56,6 +58,11 @@ class Limits:
         """For JSON: rates in 10^9 a second, the clock in GHz."""
         told = asdict(self)
         return {k: round(v / 1e9, 2) if isinstance(v, float) else v for k, v in told.items()}
+
+
+def shown(rates: Mapping[str, Any]) -> str:
+    """Of a record, for people: the rates that the instruction set has a loop for."""
+    return ", ".join(f"{rates[kind]:.0f} ({kind})" for kind in KINDS if rates.get(kind))
 
 
 class _LwRuler(ctypes.Structure):

@@ -164,3 +164,33 @@ LW_EXPORT int32_t lw_ruler_int16_macs(void) { return CHAINS * (int32_t)sizeof(in
 LW_EXPORT int32_t lw_ruler_int16_macs(void) { return CHAINS * 4; }
 #endif
 #endif
+
+// Two words in pairs, as matmul_pairs.h mixes them: of eight fours, five take one product and two
+// sums where the others take two products.
+#if defined(__AVX512VNNI__) && !defined(LW_SCALAR)
+enum { FOURS = 8, PAIRED = 0xda };
+LW_EXPORT void lw_ruler_pairs(void* ruler, int32_t, int32_t) {
+  const int64_t rounds = ((const LwRuler*)ruler)->rounds;
+  ints c[CHAINS], x = ZERO, y = ZERO, u = ZERO, v = ZERO;
+  for (int j = 0; j < CHAINS; ++j) c[j] = ZERO;
+  for (int64_t i = 0; i < rounds; ++i) {
+    _Pragma("clang loop unroll(full)")
+    for (int k = 0; k < FOURS * CHAINS; ++k) {
+      const int f = k / CHAINS, j = k % CHAINS;
+      asm volatile("" : VECTOR(x), VECTOR(y));
+      if (PAIRED >> f & 1) {
+        c[j] = _mm512_dpwssd_epi32(c[j], _mm512_add_epi16(x, u), _mm512_add_epi16(y, v));
+      } else {
+        c[j] = _mm512_dpwssd_epi32(c[j], x, u);
+        c[j] = _mm512_dpwssd_epi32(c[j], y, v);
+      }
+    }
+  }
+  for (int j = 1; j < CHAINS; ++j) c[0] += c[j];
+  KEEP(c[0]);
+}
+LW_EXPORT int32_t lw_ruler_pairs_macs(void) { return CHAINS * FOURS * 64; }
+#else
+LW_EXPORT void lw_ruler_pairs(void*, int32_t, int32_t) {}
+LW_EXPORT int32_t lw_ruler_pairs_macs(void) { return 0; }
+#endif
