@@ -49,7 +49,7 @@ template <class F, int W> LW_INLINE constexpr int lw_packed_tokens() {
 }
 
 // Quantised weights, W-word integer activations.  PACKED: tiles read the packed weights.
-template <class F, int W, bool PACKED = lw_packed_tiles<F, W>()> struct LwQuantOp {
+template <class F, int W, bool PACKED> struct LwQuantOp {
 #if defined(LW_AVX512)
   static constexpr bool EITHER = PACKED && W == 2;
   LW_INLINE_MEMBER bool unpacks(const LwMatmul* m) { return lw_pairs_pay(m); }
@@ -140,7 +140,8 @@ template <int T> struct LwFloatRows {
 template <class F> struct LwFloatOp {
   enum { PANELS = LW_FLOAT_PANELS, REST_PANELS = PANELS, TOKENS = LW_FLOAT_TOKENS };
   static constexpr bool EITHER = false;
-  enum { NEAR_ROWS = 128, STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4, CHUNK = LW_CHAIN };
+  enum { STREAMS = 2, DIRECT = LW_FLOAT_DIRECT, DIRECT_ROWS = 4 };
+  enum { CHUNK = LW_CHAIN, NEAR_ROWS = 128 };
   template <int T> struct Sums {
     lw_f32 v[T];
   };

@@ -1,6 +1,6 @@
 // Tiles of a quantised product from unpacked weights.  Laws (those of matmul_tile.h, and):
-//  - several chains of 512 of K of a few panels are unpacked once for all tokens of a pass, to int16
-//    words (codes less their bias): 16 multiply-add pairs a block, 32 * 128 * 16256 < 2^31;
+//  - several chains of 512 of K of a few panels are unpacked once for all tokens of a pass, to
+//    int16 words (codes less their bias): 16 multiply-add pairs a block, 32 * 128 * 16256 < 2^31;
 //  - AVX2 with one word and four bits takes bytes (codes with their bias) instead.
 #pragma once
 #include "matmul_tile.h"

@@ -26,8 +26,8 @@ LW_API void LW_JOIN(lw_gather_, LW_FORMAT)(const void* packed, int64_t n, int64_
 
 #include "matmul_ops.h"
 
-#define LW_OP_int8x2(F) LwQuantOp<F, 2>
-#define LW_OP_int8(F) LwQuantOp<F, 1>
+#define LW_OP_int8x2(F) LwQuantOp<F, 2, lw_packed_tiles<F, 2>()>
+#define LW_OP_int8(F) LwQuantOp<F, 1, lw_packed_tiles<F, 1>()>
 #define LW_OP_f32(F) LwFloatOp<F>
 #define LW_OP_f64(F) LwDoubleOp<F>
 
