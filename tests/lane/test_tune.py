@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import lanewise as lw
 from lanewise.lane import tune as tuning
 from lanewise.lane.tune import CANDIDATES, Tuned, Tuning, name_of, tune
+from tests.kernels.native import CPU
 from tests.lane.fakes import FakeEngine
 from tests.models.support import GOLDEN
 
@@ -148,3 +150,9 @@ def test_a_lane_measures_once() -> None:
     stages.clear()
     with lw.compile(path, threads=1, progress=lambda stage, *_: stages.append(stage)) as lane:
         assert lane.tuned == told and "tune" not in stages
+
+
+def test_a_prompt_is_timed_on_the_tiles_of_a_long_one() -> None:
+    header = (CPU / "matmul_pairs.h").read_text()
+    found = re.search(r"LW_PAIRS_ROWS = (\d+)", header)
+    assert found and int(found[1]) <= tuning._ROWS

@@ -86,6 +86,8 @@ def _shares(x: dict[str, Any], limits: Limits) -> dict[str, float | None]:
 
 def show(found: dict[str, Any]) -> None:
     """Launches, then kernels, then the sums."""
+    from lanewise.runtime import ruler
+
     click.echo(f"form {found['form']}: {found['rows']} rows after {found['depth']} positions")
     head = ("#", "kernel", "computes", "us", "wait us", "bytes", "MACs", "MAC/cycle", "of peak",
             "of limit")  # fmt: skip
@@ -106,8 +108,6 @@ def show(found: dict[str, Any]) -> None:
         each = x["macs_per_cycle"]
         cycles = "" if each is None else f"{each:.1f} MAC/cycle of a core, "
         click.echo(f"{x['what']} ({x['recipe']}): {cycles}{x['of_peak'] or 0:.2f} of the peak")
-    from lanewise.runtime import ruler
-
     rates = found["limits"]
     click.echo(
         f"limits: read {rates['read']} GB/s; 10^9 multiply-adds a second: {ruler.shown(rates)}; "

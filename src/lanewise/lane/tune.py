@@ -22,7 +22,7 @@ from lanewise.runtime import cache
 GAIN: Final = 0.97
 BUDGET_S: Final = 1.2
 _TURNS: Final = 5
-_ROWS: Final = 24  # of a prompt: more than go straight through, and soon over
+_ROWS: Final = 32  # of a prompt: as many as take the tiles of a long one, and soon over
 _KIND: Final = "cpu/tuning"
 
 

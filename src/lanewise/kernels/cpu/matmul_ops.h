@@ -4,6 +4,8 @@
 //  STREAMS, DIRECT  panels and tokens of one pass over packed weights;
 //  DIRECT_ROWS      up to which row count the packed weights are read directly;
 //  CHUNK            elements of K that a tile covers;
+//  EITHER           its tiles read packed weights, but where `unpacks` says so those of Unpacking;
+//  Rows, rows       where a group's activations are;
 //  unpack, tile, total (adds a chunk of K to the running total and returns the sum), direct.
 #pragma once
 #include "matmul_run.h"
@@ -133,10 +135,11 @@ template <class F, int W, bool PACKED> struct LwQuantOp {
   }
 };
 
-// Float weights, f32 activations.
 template <int T> struct LwFloatRows {
   const float* v[T];
 };
+
+// Float weights, f32 activations.
 template <class F> struct LwFloatOp {
   enum { PANELS = LW_FLOAT_PANELS, REST_PANELS = PANELS, TOKENS = LW_FLOAT_TOKENS };
   static constexpr bool EITHER = false;

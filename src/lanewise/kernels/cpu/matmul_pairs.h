@@ -15,10 +15,10 @@ enum { LW_PAIRS_ROWS = 32 };
 LW_INLINE constexpr bool lw_paired(int g) { return LW_PAIRED >> g & 1; }
 
 // One asm each: compilers make two slower instructions of what they are told to be one.
-LW_INLINE void lw_dot_words(lw_i32& z, lw_u32 w, lw_u32 v) {
+LW_INLINE void lw_add_products(lw_i32& z, lw_u32 w, lw_u32 v) {
   asm("vpdpwssd %2, %1, %0" : "+v"(z) : "v"(w), "v"(v));
 }
-LW_INLINE void lw_dot_words(lw_i32& z, lw_u32 w, const void* two) {
+LW_INLINE void lw_add_products(lw_i32& z, lw_u32 w, const void* two) {
   asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(z) : "v"(w), "m"(*(const lw_i32_any*)two));
 }
 LW_INLINE lw_u32 lw_add_words(lw_u32 a, lw_u32 b) {
@@ -69,10 +69,10 @@ LW_INLINE void lw_tile_sums(const LwUnpacked<F> (&w)[P], const LwRows<T>& x, int
       if (lw_paired(g)) {
         const lw_u32 v02 = lw_all_words(at), v13 = lw_all_words(at + 4);
         LW_UNROLL for (int p = 0; p < P; ++p)
-          lw_dot_words(z[p][t], lw_add_words(even[p], v13), lw_add_words(odd[p], v02));
+          lw_add_products(z[p][t], lw_add_words(even[p], v13), lw_add_words(odd[p], v02));
       } else LW_UNROLL for (int p = 0; p < P; ++p) {
-        lw_dot_words(z[p][t], even[p], at);
-        lw_dot_words(z[p][t], odd[p], at + 4);
+        lw_add_products(z[p][t], even[p], at);
+        lw_add_products(z[p][t], odd[p], at + 4);
       }
     }
   }

@@ -152,26 +152,26 @@ template <int W> LW_INLINE void lw_quantize_group(const float* x, int64_t b, int
     lw_store_bytes(p + b * 32, v);
   }
   *(lw_f32_any*)(p + plane.s + b * 4) = s.f;
+  int32_t minus;  // the sum of all
 #if defined(LW_AVX512)
   if constexpr (W == 2) {
     const LwTotals t = lw_minus_totals(v);
-    const int32_t total = _mm_cvtsi128_si32(t.whole);
-    *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)-total;
-    *(lw_i32_any*)(p + plane.n32 + b * 4) = total;
-    *(lw_i32_any*)(p + plane.n8 + b * 4) = 8 * total;
+    minus = _mm_cvtsi128_si32(t.whole);
     *(lw_i32_any*)(p + plane.p32 + b * 4) = _mm_extract_epi32(t.whole, 1);
     _mm_storel_epi64((__m128i_u*)(p + plane.n16 + b * 8), t.halves);
     _mm_storeh_pd((double*)(p + plane.p16 + b * 8), _mm_castsi128_pd(t.halves));
-    return;
-  }
+  } else
 #endif
-  int32_t t0, t1;
-  lw_totals(v0, v1, &t0, &t1);
-  *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)(t0 + t1);
-  *(lw_i32_any*)(p + plane.n32 + b * 4) = -(t0 + t1);
-  *(lw_i32_any*)(p + plane.n8 + b * 4) = -8 * (t0 + t1);
-  *(lw_i32_any*)(p + plane.n16 + b * 8) = -t0;
-  *(lw_i32_any*)(p + plane.n16 + b * 8 + 4) = -t1;
+  {
+    int32_t t0, t1;
+    lw_totals(v0, v1, &t0, &t1);
+    minus = -(t0 + t1);
+    *(lw_i32_any*)(p + plane.n16 + b * 8) = -t0;
+    *(lw_i32_any*)(p + plane.n16 + b * 8 + 4) = -t1;
+  }
+  *(lw_f32_any*)(p + plane.sv + b * 4) = s.f * (float)-minus;
+  *(lw_i32_any*)(p + plane.n32 + b * 4) = minus;
+  *(lw_i32_any*)(p + plane.n8 + b * 4) = 8 * minus;
 }
 
 // The public names.  x: f32[k] (a whole row) or f32[32] (block `b` of a row of k); row: the

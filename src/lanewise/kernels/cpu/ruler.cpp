@@ -4,6 +4,7 @@
 // Each function runs on all threads of a pool at once, as a step does.  Loops keep as many
 // independent chains as hide the latency; nothing is computed that anybody wants.
 #include "lw_support.h"
+#include "quant.h"
 #include "threads.h"
 
 #if defined(__x86_64__)
@@ -168,7 +169,7 @@ LW_EXPORT int32_t lw_ruler_int16_macs(void) { return CHAINS * 4; }
 // Two words in pairs, as matmul_pairs.h mixes them: of eight fours, five take one product and two
 // sums where the others take two products.
 #if defined(__AVX512VNNI__) && !defined(LW_SCALAR)
-enum { FOURS = 8, PAIRED = 0xda };
+enum { FOURS = 8 };
 LW_EXPORT void lw_ruler_pairs(void* ruler, int32_t, int32_t) {
   const int64_t rounds = ((const LwRuler*)ruler)->rounds;
   ints c[CHAINS], x = ZERO, y = ZERO, u = ZERO, v = ZERO;
@@ -178,7 +179,7 @@ LW_EXPORT void lw_ruler_pairs(void* ruler, int32_t, int32_t) {
     for (int k = 0; k < FOURS * CHAINS; ++k) {
       const int f = k / CHAINS, j = k % CHAINS;
       asm volatile("" : VECTOR(x), VECTOR(y));
-      if (PAIRED >> f & 1) {
+      if (LW_PAIRED >> f & 1) {
         c[j] = _mm512_dpwssd_epi32(c[j], _mm512_add_epi16(x, u), _mm512_add_epi16(y, v));
       } else {
         c[j] = _mm512_dpwssd_epi32(c[j], x, u);
